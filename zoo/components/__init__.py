@@ -1,0 +1,1 @@
+"""The components: one file a group, and a new file is enough to be found."""

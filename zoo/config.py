@@ -1,0 +1,138 @@
+"""From words on the command line to checked configurations, before anything heavy is imported."""
+
+from __future__ import annotations
+
+import functools
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import HydraException
+from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from zoo import registry
+from zoo.registry import ZooError, did_you_mean
+
+_HERE = Path(__file__).resolve().parent
+CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
+Config = dict[str, Any]
+
+
+@functools.cache
+def discover() -> None:
+    """Find every component of the zoo and of installed extensions."""
+    registry.discover(["zoo.components", "zoo.data", "zoo"])
+
+
+def compose(overrides: Sequence[str] = ()) -> Config:
+    """The full configuration that these words give, as plain values with nothing left to interpolate.
+
+    Raises ZooError for an unknown group, choice or key, a wrong type or a missing value, saying what was probably meant.
+    """
+    discover()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        _check_words(overrides)
+        try:
+            return finished(hydra_compose("config", list(overrides)))
+        except HydraException as error:
+            raise ZooError(_in_plain_words(error)) from error
+
+
+def finished(composed: DictConfig) -> Config:
+    """A composed configuration as plain values, with the vocabulary filled in from the tokenizer where it was left open."""
+    try:
+        config = OmegaConf.to_container(composed, resolve=True, enum_to_str=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ZooError(_in_plain_words(error)) from error
+    assert isinstance(config, dict)
+    if config["arch"].get("vocab", 0) is None:
+        config["arch"]["vocab"] = registry.build("tokenizer", config["tokenizer"]).vocab
+    return {str(key): value for key, value in config.items()}
+
+
+def jobs(arguments: Namespace) -> Iterator[tuple[list[str], Config]]:
+    """The overrides and the configuration of each run that a command line asks for: one, or in multirun the product."""
+    words = list(arguments.overrides)
+    if arguments.config_dir:
+        words.append(f"hydra.searchpath=[file://{Path(arguments.config_dir).resolve()}]")
+    if not arguments.multirun:
+        yield words, compose(words)
+        return
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    parsed = _parsed(words)
+    if any(word.key_or_group == "hydra/sweeper" for word in parsed):
+        return  # another sweeper decides as it goes; each job is checked as it starts
+    for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
+        for job in batch:
+            yield list(job), compose(job)
+
+
+def choices(config: Config) -> dict[str, str]:
+    """Which component of each group a configuration chooses, by flat names (norm: rms)."""
+    return {group: config[group]["name"] for group in registry.groups() if isinstance(config.get(group), dict)}
+
+
+def different(config: Config, other: Config, prefix: str = "") -> list[str]:
+    """The dotted keys in which two configurations differ."""
+    keys: list[str] = []
+    for key in sorted({*config, *other}, key=str):
+        ours, theirs = config.get(key), other.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            keys += different(ours, theirs, f"{prefix}{key}.")
+        elif ours != theirs:
+            keys.append(f"{prefix}{key}")
+    return keys
+
+
+def _parsed(words: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(list(words))
+    except HydraException as error:
+        raise ZooError(_in_plain_words(error)) from error
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """Say which word is unknown, and what it was probably meant to be, better than composing can."""
+    files = {place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in CONF.iterdir() if place.is_dir()}
+    menu = files | {group: list(registry.entries(group)) for group in registry.groups()}
+    keys = [*menu, *(str(key) for key in OmegaConf.load(CONF / "config.yaml") if key not in ("defaults", "hydra"))]
+    extended = any(word.startswith(("hydra.searchpath", "+hydra.searchpath")) for word in words)
+    for word in _parsed(words):
+        head = word.key_or_group.split(".")[0].split("@")[0]
+        if word.is_add() or head.split("/")[0] == "hydra":
+            continue
+        if head not in keys and head.split("/")[0] not in keys:
+            raise ZooError(f"unknown word {head!r} in {word.input_line!r}{did_you_mean(head, keys)}")
+        if head in menu and word.key_or_group == head and not extended:
+            for choice in _choices(word):
+                if choice not in menu[head]:
+                    raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, menu[head])}")
+
+
+def _choices(word: Override) -> list[str]:
+    value = word.value()
+    if word.value_type in (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP):
+        return [str(choice) for choice in word.sweep_string_iterator()]
+    return [] if value is None else [str(value)]
+
+
+def _in_plain_words(error: Exception) -> str:
+    """Hydra's or OmegaConf's complaint; where a key is unknown, with the keys that there are."""
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key and isinstance(cause.parent_node, Container):
+        node = cause.parent_node
+        if isinstance(cause, MissingMandatoryValue):
+            return f"{cause.full_key} is needed: give {cause.full_key}=..."
+        if isinstance(node, DictConfig) and cause.key not in node:
+            *path, key = cause.full_key.split(".")
+            options = [str(option) for option in node if option != "name"]
+            return f"{'.'.join(path) or 'the configuration'} has no option {key!r}{did_you_mean(key, options)}"
+        return f"{cause.full_key}: {str(cause).splitlines()[0]}"
+    return str(error).strip()

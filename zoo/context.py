@@ -1,0 +1,108 @@
+"""What travels beside x through a forward pass: positions, what may be seen, the cache, auxiliary losses.
+
+Shape legend: B batch, Q queries (the tokens of this call), K keys (those in the cache, then the queries), H heads, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+
+class NoCache:
+    """The null form of a cache: it holds nothing and returns its inputs."""
+
+    length = 0
+    padding: Tensor | None = None
+
+    def update(self, owner: nn.Module, *new: Tensor) -> tuple[Tensor, ...]:
+        return new
+
+    def advance(self, tokens: int, padding: Tensor | None) -> None:
+        pass
+
+
+class Cache(NoCache):
+    """Keys and values (or whatever a mixer keeps) of the tokens seen so far, in buffers of `capacity` tokens."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.buffers: dict[nn.Module, list[Tensor]] = {}
+
+    def update(self, owner: nn.Module, *new: Tensor) -> tuple[Tensor, ...]:
+        """Append tensors of shape (..., Q, D) along their second-last dimension; return all K of them as views."""
+        end = self.length + new[0].shape[-2]
+        if end > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} tokens, and {end} were given")
+        if owner not in self.buffers:
+            self.buffers[owner] = [x.new_empty(*x.shape[:-2], self.capacity, x.shape[-1]) for x in new]
+        for buffer, x in zip(self.buffers[owner], new, strict=True):
+            buffer[..., self.length : end, :] = x
+        return tuple(buffer[..., :end, :] for buffer in self.buffers[owner])
+
+    def advance(self, tokens: int, padding: Tensor | None) -> None:
+        self.length += tokens
+        self.padding = padding
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.nbytes for buffers in self.buffers.values() for buffer in buffers)
+
+
+def unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass
+class Context:
+    """One forward pass of one stack, as its sublayers see it.
+
+    positions (1 or B, Q) · padding (B, K), True where there is a token · documents (B, K), equal within a document ·
+    rotate turns queries and keys of shape (B, H, Q, D) · bias (H, Q, K) is added to the scores · losses are summed by the
+    objective.
+    """
+
+    positions: Tensor
+    causal: bool
+    keys: int
+    padding: Tensor | None = None
+    documents: Tensor | None = None
+    cache: NoCache = field(default_factory=NoCache)
+    rotate: Callable[[Tensor], Tensor] = unchanged
+    bias: Tensor | None = None
+    losses: list[Tensor] = field(default_factory=list)
+    masks: dict[int | None, tuple[Tensor | None, bool]] = field(default_factory=dict)
+
+    def mask(self, window: int | None = None) -> tuple[Tensor | None, bool]:
+        """What the queries may see, as `(attn_mask, is_causal)` of scaled_dot_product_attention.
+
+        The mask is None on the fast path; boolean, True where a key may be seen; or float where there is a bias. It is
+        made once a forward for each window and broadcasts to (B, H, Q, K).
+        """
+        if window not in self.masks:
+            self.masks[window] = self._combine(window)
+        return self.masks[window]
+
+    def _combine(self, window: int | None) -> tuple[Tensor | None, bool]:
+        queries = self.positions.shape[-1]
+        if window is not None and window >= self.keys:
+            window = None
+        if window is None and self.padding is None and self.documents is None and self.bias is None:
+            if not self.causal or queries == 1:  # the last token sees every key
+                return None, False
+            if queries == self.keys:  # is_causal aligns the first query with the first key, so not behind a cache
+                return None, True
+        key = torch.arange(self.keys, device=self.positions.device)
+        ahead = key - key[self.keys - queries :, None]  # (Q, K)
+        seen = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
+        if window is not None:
+            seen = seen & (ahead.abs() < window)
+        seen = seen[None, None]
+        if self.padding is not None:
+            seen = seen & self.padding[:, None, None, :]
+        if self.documents is not None:
+            seen = seen & (self.documents[:, None, -queries:, None] == self.documents[:, None, None, :])
+        return (seen if self.bias is None else self.bias.masked_fill(~seen, -torch.inf)), False

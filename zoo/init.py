@@ -1,0 +1,57 @@
+"""Initialisation, in one place. A parameter's first value depends on (seed, its name, its shape, the policy) alone.
+
+So the parts that two variants share start equal, whether the model was made on the meta device first, and on how many
+devices. A policy gives the standard deviation of a matrix by its name; biases start at zero, and modules without a matrix
+(norms) at their own constants. Wiring of a policy: how many times the stack adds to its residual stream.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.registry import Component, build, register
+from zoo.streams import derive
+
+
+@register("init", "fan_in")
+class FanIn:
+    """Normal with variance 1/fan-in (LeCun 1998), which keeps the variance of unit inputs; embeddings 1/dim."""
+
+    def __init__(self, residuals: int) -> None:
+        pass
+
+    def std(self, name: str, shape: torch.Size) -> float:
+        return float(shape[-1]) ** -0.5
+
+
+@register("init", "gpt2")
+class GPT2:
+    """Normal, std .02; projections into the residual stream (`out`) scaled by 1/√residuals, 2 a layer (GPT-2 2019)."""
+
+    def __init__(self, residuals: int, *, std: float = 0.02) -> None:
+        self.base, self.residuals = std, residuals
+
+    def std(self, name: str, shape: torch.Size) -> float:
+        return self.base * (self.residuals**-0.5 if name.endswith(".out.weight") else 1.0)
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, policy: Component, seed: int) -> None:
+    """Set every parameter of the model, drawing each matrix from a stream of its own."""
+    policy = build("init", policy, sum(hasattr(module, "closing_norm") for module in model.modules()))
+    for path, module in model.named_modules():
+        own = dict(module.named_parameters(path, recurse=False))
+        constants = getattr(module, "reset_parameters", None)
+        if constants and all(parameter.ndim < 2 for parameter in own.values()):
+            constants()
+            continue
+        for name, parameter in own.items():
+            if parameter.ndim < 2:
+                parameter.zero_()
+            else:
+                parameter.copy_(_normal(parameter.shape, policy.std(name, parameter.shape), derive(seed, "init", name)))
+
+
+def _normal(shape: torch.Size, std: float, seed: int) -> Tensor:
+    return torch.empty(shape).normal_(0.0, std, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,212 @@
+"""The one registry. A component is declared once, by its signature; its options, its menu entry and its build follow.
+
+Positional parameters are wiring, which the parent supplies. Keyword-only parameters are options, which the user supplies.
+Declarations are also read from source without running it (`scan`), so that help and a typo answer without importing torch.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import ast
+import difflib
+import enum
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Any, Literal, Optional, Union
+
+from hydra.core.config_store import ConfigStore
+from hydra.errors import CompactHydraException
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+ENTRY_POINTS = "zoo.components"
+Component = Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
+
+
+class ZooError(CompactHydraException, ValueError):
+    """A mistake of the person at the keyboard: shown (by Hydra, too) as a plain sentence, without a traceback."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One declared component: where it lives, what it says of itself, and the dataclass of its options."""
+
+    group: str
+    name: str
+    module: str
+    about: str
+    options: type
+    factory: Callable[..., Any] | None = None  # None until the module is imported
+
+    def load(self) -> Callable[..., Any]:
+        if self.factory is None:
+            importlib.import_module(self.module)
+        factory = entry(self.group, self.name).factory
+        assert factory is not None
+        return factory
+
+
+_entries: dict[str, dict[str, Entry]] = {}
+
+
+def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[[Any], Any]:
+    """Declare a class or function as component `name` of `group`.
+
+    `about` is its one-line description (default: the first line of the docstring). A `preset` fixes an option, so that one
+    class can serve several names: it is passed at build time and is no longer an option. Raises ZooError when another
+    module has declared the same name.
+    """
+
+    def declare(obj: Any) -> Any:
+        def factory(*wiring: Any, **options: Any) -> Any:
+            return obj(*wiring, **preset, **options)
+
+        about_ = about or inspect.getdoc(obj) or ""
+        _declare(group, name, obj.__module__, about_, inspect.signature(obj), _scope(obj), preset, factory)
+        return obj
+
+    return declare
+
+
+def scan(module: str) -> None:
+    """Read the declarations of a module from its source, without importing it (a package it lies in is imported)."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ZooError(f"component module {module!r} not found")
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"), spec.origin)
+    top = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    for node in top.values():
+        for mark in node.decorator_list:
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func).split(".")[-1] == "register":
+                group, name, *about = (ast.literal_eval(argument) for argument in mark.args)
+                text = about[0] if about else ast.get_docstring(node) or ""
+                preset = [keyword.arg for keyword in mark.keywords if keyword.arg]
+                _declare(group, name, module, text, _signature(node, top), vars(typing) | {"Component": Component}, preset)
+
+
+def discover(packages: Iterable[str]) -> None:
+    """Scan every module of these packages, then the modules that installed distributions name as entry points."""
+    for package in packages:
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            for file in sorted(Path(place).glob("[!_]*.py")):
+                scan(f"{package}.{file.stem}")
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        scan(point.value)
+
+
+def groups() -> list[str]:
+    return list(_entries)
+
+
+def entries(group: str) -> dict[str, Entry]:
+    """The components of a group by name. Raises ZooError for an unknown group."""
+    if group not in _entries:
+        raise ZooError(f"unknown group {group!r}{did_you_mean(group, _entries)}")
+    return _entries[group]
+
+
+def entry(group: str, name: str) -> Entry:
+    """One component. Raises ZooError for an unknown name, saying which ones there are."""
+    known = entries(group)
+    if name not in known:
+        raise ZooError(f"unknown {group} {name!r}{did_you_mean(name, known)}")
+    return known[name]
+
+
+def resolve(group: str, choice: Component) -> dict[str, Any]:
+    """A choice (a name, or a mapping with a name) with every option filled in and its type checked."""
+    chosen = {"name": choice} if isinstance(choice, str) else dict(choice)
+    found = entry(group, chosen.get("name", ""))
+    names = [option.name for option in fields(found.options)]
+    for key in chosen:
+        if key not in names:
+            raise ZooError(f"{group}={found.name} has no option {key!r}{did_you_mean(key, names[1:])}")
+    try:
+        full = OmegaConf.merge(OmegaConf.structured(found.options), chosen)
+    except OmegaConfBaseException as error:
+        raise ZooError(f"{group}={found.name}: {str(error).splitlines()[0]}") from error
+    missing = OmegaConf.missing_keys(full)
+    if missing:
+        raise ZooError(f"{group}={found.name} needs {', '.join(f'{group}.{key}=...' for key in sorted(missing))}")
+    plain = OmegaConf.to_container(full, resolve=True, enum_to_str=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def build(group: str, choice: Component, *wiring: Any) -> Any:
+    """Build a chosen component from its wiring. Raises ZooError for an unknown name or option or a wrong type."""
+    options = resolve(group, choice)
+    return entry(group, options.pop("name")).load()(*wiring, **options)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error sentence: the closest known word where one is close, and all of them."""
+    known = [str(k) for k in known]
+    close = difflib.get_close_matches(word, known, 1, cutoff=0.5) or [k for k in known if sorted(k) == sorted(word)]
+    hint = f": did you mean {close[0]!r}?" if close else ""
+    return f"{hint} (there are: {', '.join(known)})" if known else f"{hint} (there are none)"
+
+
+def _declare(group: str, name: str, module: str, about: str, signature: inspect.Signature, scope: Mapping[str, Any],
+             preset: Iterable[str], factory: Callable[..., Any] | None = None) -> None:  # fmt: skip
+    known = _entries.setdefault(group, {}).get(name)
+    if known and known.module != module:
+        raise ZooError(f"{group}={name} is declared twice: in {known.module} and in {module}")
+    if known and known.factory and not factory:
+        return  # already imported, which tells more than its source
+    options: list[Any] = [("name", str, field(default=name))]
+    for option in signature.parameters.values():
+        if option.kind is option.KEYWORD_ONLY and option.name not in set(preset):
+            options.append(_option(option, scope))
+    made = make_dataclass(f"{name}_options", options)
+    _entries[group][name] = Entry(group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory)
+    ConfigStore.instance().store(group=group, name=name, node=made, provider="zoo")
+
+
+def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    """An option as a dataclass field; OmegaConf knows no Literal, so it becomes an Enum of the same words."""
+    kind = eval(option.annotation, dict(scope)) if isinstance(option.annotation, str) else option.annotation  # noqa: S307
+    default = MISSING if option.default is option.empty else option.default
+    parts = list(typing.get_args(kind)) if typing.get_origin(kind) in (Union, types.UnionType) else [kind]
+    optional = type(None) in parts
+    kind = Union[tuple(part for part in parts if part is not type(None))]  # noqa: UP007
+    if typing.get_origin(kind) is Literal:
+        kind = enum.Enum(option.name, {word: word for word in typing.get_args(kind)})
+        default = kind[default] if isinstance(default, str) and default != MISSING else default
+    if isinstance(default, list | dict):
+        return option.name, kind, field(default_factory=lambda: default)
+    return option.name, Optional[kind] if optional else kind, field(default=default)
+
+
+def _scope(obj: Any) -> dict[str, Any]:
+    return getattr(inspect.unwrap(getattr(obj, "__init__", obj) if inspect.isclass(obj) else obj), "__globals__", {})
+
+
+def _signature(node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.ClassDef | ast.FunctionDef]) -> inspect.Signature:
+    """The signature of a function, or of a class through its own or inherited __init__, as the source states it."""
+    while isinstance(node, ast.ClassDef):
+        inits = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
+        parents = [top[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in top]
+        if not (inits or parents):
+            return inspect.Signature()
+        node = (inits or parents)[0]
+    for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        try:
+            ast.literal_eval(default or ast.Constant(None))
+        except ValueError:
+            raise ZooError(f"line {argument.lineno}: the default of option {argument.arg!r} must be a literal") from None
+    args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=node.args.kwonlyargs, kw_defaults=node.args.kw_defaults, defaults=[])
+    bare = ast.FunctionDef(name="declared", args=args, body=[ast.Pass()], decorator_list=[])
+    tree = ast.fix_missing_locations(ast.Module([bare], type_ignores=[]))
+    space: dict[str, Any] = {}
+    exec(compile(tree, "<declaration>", "exec", __future__.annotations.compiler_flag), space)  # noqa: S102
+    return inspect.signature(space["declared"])
