@@ -1,0 +1,139 @@
+"""What a model costs, from its configuration alone: `python -m zoo.cost model=gpt2`. Made on the meta device, so any size is seconds.
+
+FLOPs are of matrix products, two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and
+count nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`, what it does beside
+its matrices; otherwise every matrix it owns is a product with each token.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.registry import ZooError
+
+BYTES = {"32-true": 4, "bf16-true": 2, "16-true": 2, "bf16-mixed": 2, "16-mixed": 2}
+
+
+def flops(module: Any, length: int) -> int:
+    """FLOPs of the forward pass a token, in a sequence of this length."""
+    if hasattr(module, "flops"):
+        return module.flops(length)
+    own = sum(2 * matrix.numel() for matrix in module.parameters(recurse=False) if matrix.ndim == 2)
+    mixing = module.mixing_flops(length) if hasattr(module, "mixing_flops") else 0
+    return own + mixing + sum(flops(child, length) for child in module.children())
+
+
+def parameters(model: Any) -> dict[str, int]:
+    """Parameters by part: embedding, position, attention, feed-forward, norms, head; tied weights count once, as embedding."""
+    parts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        words = name.split(".")
+        layered = "norm" if "norm" in words[-2] else words[3] if words[1] == "blocks" else words[1]
+        part = layered if words[0] == "stack" else words[0]
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    return parts
+
+
+def of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The cost of a configuration: parameters and by part, FLOPs a token, KV-cache bytes a token, training memory in bytes."""
+    import torch
+
+    from zoo import models
+    from zoo.context import Cache
+
+    model = models.build(config, device="meta")
+    length, loader, trainer = config["arch"]["length"], config["loader"], config["trainer"]
+    cache = Cache(2)
+    model(torch.zeros(1, 2, dtype=torch.long, device="meta"), cache=cache)
+    by_part = parameters(model)
+    total = sum(by_part.values())
+    forward = flops(model, loader["length"])
+    return {
+        "parameters": total,
+        "parameters_by_part": by_part,
+        "flops_per_token_forward": forward,
+        "flops_per_token": 3 * forward,  # the backward pass is two products for each of the forward's
+        "flops_per_token_6n": 6 * total,
+        "kv_cache_bytes_per_token": cache.nbytes // 2,
+        "kv_cache_bytes": cache.nbytes // 2 * length,
+        "length": loader["length"],
+        "training_memory_bytes": training_memory(model, config, total),
+        "training_flops": 3 * forward * loader["batch_size"] * loader["length"] * trainer["max_steps"],
+    }
+
+
+def training_memory(model: Any, config: Mapping[str, Any], total: int) -> int:
+    """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward."""
+    import torch
+
+    loader, trainer = config["loader"], config["trainer"]
+    kept: dict[int, int] = {}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        kept[x.untyped_storage()._cdata] = x.untyped_storage().nbytes()
+        keep.append(x)  # else a storage's id may be used again
+        return x
+
+    keep: list[torch.Tensor] = []
+    batch = max(1, loader["batch_size"] // (trainer["accumulate"] * trainer["devices"] * trainer["nodes"]))
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        logits = model(torch.zeros(batch, loader["length"], dtype=torch.long, device="meta"))
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros(logits.shape[:2], device="meta").long().flatten())
+    activations = sum(size for storage, size in kept.items() if storage not in weights)
+    scale = BYTES.get(trainer["precision"], 4) / 4
+    state = total * (4 * 4 if trainer["precision"].endswith(("32-true", "mixed")) else 4 * 2)
+    return int(state + activations * scale)
+
+
+def table(cost: Mapping[str, Any], title: str) -> Any:
+    """The cost as a table for people."""
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+    shown.add_row("parameters", f"{cost['parameters']:,}")
+    for part, number in cost["parameters_by_part"].items():
+        shown.add_row(f"  {part}", f"{number:,}", f"{number / cost['parameters']:.1%}")
+    shown.add_row("FLOPs a token", f"{cost['flops_per_token']:.4g}", f"training, at length {cost['length']:,}")
+    shown.add_row("  6·N estimate", f"{cost['flops_per_token_6n']:.4g}", "N parameters, embeddings included")
+    shown.add_row("  forward", f"{cost['flops_per_token_forward']:.4g}")
+    shown.add_row("training FLOPs", f"{cost['training_flops']:.4g}", "all steps")
+    shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "one sequence of arch.length, float32")
+    shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, AdamW, activations")
+    return shown
+
+
+def size(number: float) -> str:
+    """Bytes in the unit a person would choose."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:,.4g} {unit}"
+        number /= 1024
+    return f"{number:,.4g} TiB"
+
+
+def main() -> None:
+    from zoo import config
+
+    words = [word for word in sys.argv[1:] if word != "--json"]
+    if {"-h", "--help"} & set(words):
+        print("usage: python -m zoo.cost [--json] [WORD=VALUE ...]   the same words as zoo.train, as in model=gpt2 norm=rms")
+        return
+    try:
+        cost = of(config.compose(words))
+    except ZooError as error:
+        sys.exit(f"error: {error}")
+    if "--json" in sys.argv:
+        import json
+
+        print(json.dumps(cost, indent=2))
+    else:
+        import rich
+
+        rich.print(table(cost, " ".join(words) or "model=gpt"))
+
+
+if __name__ == "__main__":
+    main()
