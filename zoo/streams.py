@@ -1,11 +1,11 @@
-"""Named random streams: initialisation, data order, dropout and evaluation each draw from their own, all from one seed."""
-
-from __future__ import annotations
+"""Named random streams: each use of randomness has a seed of its own, so that adding one use never shifts another."""
 
 import hashlib
 
 
 def derive(seed: int, *names: str | int) -> int:
-    """A seed of 63 bits for the stream of this name; equal inputs give equal streams on every machine."""
-    digest = hashlib.sha256("/".join(map(str, (seed, *names))).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    """A 63-bit seed for the stream of these names, e.g. derive(0, "data", epoch).
+
+    It is the sha256 of the seed and the names, so it is the same on every machine and neighbouring seeds share nothing.
+    """
+    return int.from_bytes(hashlib.sha256(repr((seed, *names)).encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,215 @@
+"""What happens beside the training step: random streams, watching the loss, interruption, the bar, metrics.csv."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from zoo.registry import ZooError
+from zoo.storage import write_atomically
+from zoo.streams import derive
+
+
+class Diverged(ZooError):
+    """The loss is no longer a number."""
+
+
+class Interrupted(BaseException):
+    """Asked to stop by Ctrl-C or SIGTERM; like KeyboardInterrupt, no handler of errors should catch it."""
+
+
+class Streams(lightning.Callback):
+    """Seeds every generator from (seed, rank, step) before each step, so that nothing need be stored to resume exactly.
+
+    Evaluation runs on a stream of its own and leaves that of training where it was, since the next step seeds anew.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+        self._seed("dropout", trainer.global_rank, index)
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        self._seed("evaluation", trainer.global_rank)
+
+    def _seed(self, *names: str | int) -> None:
+        seed = derive(self.seed, *names)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+
+
+class Watch(lightning.Callback):
+    """Stops when the loss is not finite, before a checkpoint could keep it, and logs a row every `every` steps."""
+
+    def __init__(self, every: int, checkpoint_every: int) -> None:
+        self.every, self.checkpoint_every = every, checkpoint_every
+        self.tokens = self.training_seconds = 0.0
+        self.row: dict[str, float] = {}
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.started = time.perf_counter()
+        self.logged = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        step = trainer.global_step
+        due = step % self.every == 0 and step != self.logged
+        if (due or step % self.checkpoint_every == 0 or module.device.type == "cpu") and not outputs["loss"].isfinite():
+            raise Diverged(f"the loss became {outputs['loss'].item()} at step {step}: try a lower optim.lr, a longer"
+                           " schedule.warmup, trainer.clip=1, or residual=pre")  # fmt: skip
+        if due:
+            self.logged = step
+            self._log(trainer, module, step)
+
+    def _log(self, trainer: Any, module: Any, step: int) -> None:
+        shown = trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
+        loss, tokens = shown.tolist()
+        module.shown.zero_()
+        now = time.perf_counter()
+        seconds = max(now - self.started, 1e-9)
+        self.tokens += tokens
+        self.training_seconds += seconds
+        self.started = now
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        self.row = {"train/loss": loss / max(tokens, 1), "train/lr": rate, "train/tokens_per_second": tokens / seconds}
+        for logger in trainer.loggers:
+            logger.log_metrics(self.row, step)
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        self.paused = time.perf_counter()
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if trainer.training or trainer.state.fn == "fit":
+            self.started += time.perf_counter() - self.paused
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "training_seconds": self.training_seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tokens, self.training_seconds = state["tokens"], state["training_seconds"]
+
+
+class Interruption(lightning.Callback):
+    """On Ctrl-C or SIGTERM, finishes the step, writes the last checkpoint and stops; on a second one, stops at once."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint, self.asked = checkpoint, 0
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        self.before: dict[int, Any] = {}
+        with contextlib.suppress(ValueError):  # only a main thread may handle signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self._ask)
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.asked:
+            raise Interrupted(signal.Signals(number).name)
+        self.asked = number
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        if self.asked and not trainer.fit_loop._should_accumulate():
+            trainer.save_checkpoint(self.checkpoint)
+            raise Interrupted(signal.Signals(self.asked).name)
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        if self.asked:
+            raise Interrupted(signal.Signals(self.asked).name)
+
+
+class Bar(RichProgressBar):
+    """Loss and tokens a second beside the bar."""
+
+    def __init__(self, watch: Watch, steps: int) -> None:
+        super().__init__(refresh_rate=10, leave=True)
+        self.watch, self.steps = watch, steps
+
+    def get_metrics(self, trainer: Any, module: Any) -> dict[str, Any]:
+        shown = {name.removeprefix("train/"): value for name, value in self.watch.row.items() if name != "train/lr"}
+        if "tokens_per_second" in shown:
+            shown["tokens/s"] = f"{shown.pop('tokens_per_second'):,.0f}"
+        validation = trainer.callback_metrics.get("val/loss")
+        return shown | ({"val": validation.item()} if validation is not None else {})
+
+    @property
+    def total_train_batches(self) -> int:
+        return self.steps
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return "training"
+
+
+class MetricsFile(Logger):
+    """metrics.csv: a row a step that was logged; on resume, the rows behind the checkpoint are dropped first."""
+
+    def __init__(self, path: Path, resume_step: int = 0) -> None:
+        super().__init__()
+        self.path = path
+        self.rows: dict[int, dict[str, Any]] = {}
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in csv.DictReader(file)}
+            self.rows = {step: row for step, row in rows.items() if step <= resume_step}
+        self.columns = list(dict.fromkeys(["step", *(key for row in self.rows.values() for key in row)]))
+        self._rewrite()
+
+    @property
+    def name(self) -> str:
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        pass
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        step = int(step or 0)
+        new_row = step not in self.rows
+        row = self.rows.setdefault(step, {"step": step})
+        row.update({key: value for key, value in metrics.items() if key != "epoch"})
+        new_columns = [key for key in row if key not in self.columns]
+        self.columns += new_columns
+        if new_row and not new_columns:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self.columns).writerow(row)
+        else:
+            self._rewrite()
+
+    @rank_zero_only
+    def _rewrite(self) -> None:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.columns)
+        writer.writeheader()
+        writer.writerows(self.rows[step] for step in sorted(self.rows))
+        write_atomically(self.path, text.getvalue().encode())
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Writes beside the checkpoint and renames, so that a full disk or a kill leaves the one before whole."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        write_atomically(Path(path), buffer.getbuffer())

@@ -1,0 +1,65 @@
+"""`python -m zoo.components [--json] [GROUP]`: every part there is, its options with their defaults, and its source."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import MISSING, fields
+from enum import Enum
+from typing import Any
+
+from zoo import config, registry
+from zoo.registry import Entry, ZooError
+
+
+def menu() -> dict[str, dict[str, dict[str, Any]]]:
+    """group -> name -> description, options with their defaults, module; plain values, for programs."""
+    config.discover()
+    return {
+        group: {
+            name: {"description": entry.about, "options": _options(entry), "module": entry.module}
+            for name, entry in registry.entries(group).items()
+        }
+        for group in registry.groups()
+    }
+
+
+def _options(entry: Entry) -> dict[str, Any]:
+    defaults = {}
+    for option in fields(entry.options)[1:]:
+        value = option.default if option.default_factory is MISSING else option.default_factory()
+        defaults[option.name] = value.name if isinstance(value, Enum) else value
+    return defaults
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    asked = [word for word in words if not word.startswith("-")]
+    if {"-h", "--help"} & set(words):
+        print(f"usage: python -m zoo.components [--json] [GROUP ...]\n\n{__doc__}")
+        return
+    whole = menu()
+    try:
+        chosen = {group: whole[group] for group in asked or whole if registry.entries(group)}
+    except ZooError as error:
+        sys.exit(f"error: {error}")
+    if "--json" in words:
+        print(json.dumps(chosen, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("choice", "what it is", "options"):
+        table.add_column(column, overflow="fold")
+    for group, names in chosen.items():
+        for name, about in names.items():
+            options = " ".join(f"{key}={'null' if value is None else value}" for key, value in about["options"].items())
+            table.add_row(Text(f"{group}={name}", "cyan"), Text(about["description"]), Text(options, "dim"))
+        table.add_section()
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Tokens on disk: a source is tokenised once, and every later run maps the result into memory."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo.data.corpus import Source
+from zoo.data.tokenizer import Tokenizer, loads
+from zoo.registry import ZooError
+
+FORMAT = 1
+SPLITS = ("train", "val", "test")
+log = logging.getLogger("zoo")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One split. `ids` (tokens,) holds each document as end-of-text and then its tokens: that id is both the start of a
+    document and, as the next token, the end of the one before. `starts` (documents,) says where; `bytes` counts the text's.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    bytes: int
+    eot: int
+
+    @property
+    def documents(self) -> int:
+        return len(self.starts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Workers that are not forked get the name of the mapped file, not a copy of its content.
+        if isinstance(self.ids, np.memmap) and self.ids.filename:
+            return _map, (Path(self.ids.filename), self.ids.dtype, self.bytes, self.eot)
+        return Tokens, (self.ids, self.starts, self.bytes, self.eot)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A tokenised source: its splits train, val and test, the trained tokenizer, and what a run's summary says of it."""
+
+    splits: dict[str, Tokens]
+    tokenizer: Tokenizer
+    summary: dict[str, Any]
+
+
+class _Corrupt(Exception):
+    pass
+
+
+def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = None) -> Corpus:
+    """The tokens of a source, from the cache where it has them, else built and put there.
+
+    The cache lies in `cache_dir`, else $ZOO_CACHE, else ~/.cache/transformer-zoo. An untrained tokenizer is trained on the
+    train split; `tokenizer` itself is left as it is. A damaged cache is built anew, which a warning and `summary["note"]`
+    say. Raises ZooError for what the source refuses, a source that changes meanwhile, and a full disk.
+    """
+    root = Path(os.path.expanduser(cache_dir or os.environ.get("ZOO_CACHE") or "~/.cache/transformer-zoo"))
+    fingerprint = source.fingerprint()
+    key = hashlib.sha256(f"{FORMAT}\n{fingerprint}\n{tokenizer.dumps()}".encode()).hexdigest()[:32]
+    try:
+        if (root / key).exists():
+            return _read(root / key)
+        note = ""
+    except _Corrupt as error:
+        note = f"the token cache {root / key} was damaged ({error}) and has been built anew"
+        log.warning(note)
+    root = _writable(root)
+    building = root / f".{key}.{uuid.uuid4().hex}"
+    try:
+        building.mkdir()
+        _write(building, source, tokenizer, fingerprint)
+        corpus = _publish(building, root / key)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ZooError(f"no space left for the token cache in {root}: free some, or set ZOO_CACHE elsewhere") from error
+        raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return Corpus(corpus.splits, corpus.tokenizer, corpus.summary | ({"note": note} if note else {}))
+
+
+def _read(folder: Path) -> Corpus:
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        for name in ["tokenizer.json", *(f"{split}{end}" for split in SPLITS for end in (".bin", ".starts.npy"))]:
+            if _sha256(folder / name) != meta["checksums"][name]:
+                raise _Corrupt(f"{name} does not match its checksum")
+        if _sha256_text(json.dumps(meta["summary"])) != meta["checksums"]["summary"]:
+            raise _Corrupt("the summary in meta.json does not match its checksum")
+        tokenizer = loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        counts = meta["summary"]["splits"]
+        dtype = _dtype(tokenizer.vocab)
+        splits = {split: _map(folder / f"{split}.bin", dtype, counts[split]["bytes"], tokenizer.eot) for split in SPLITS}
+        return Corpus(splits, tokenizer, meta["summary"])
+    except FileNotFoundError as error:
+        raise _Corrupt(f"{Path(error.filename).name} is missing") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _Corrupt(f"meta.json cannot be read: {type(error).__name__} {error}") from error
+
+
+def _map(path: Path, dtype: np.dtype, size: int, eot: int) -> Tokens:
+    # An empty file cannot be mapped.
+    ids = np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+    return Tokens(ids, np.load(path.with_suffix(".starts.npy")), size, eot)
+
+
+def _dtype(vocab: int) -> np.dtype:
+    return np.dtype("<u2" if vocab <= 1 << 16 else "<u4")
+
+
+def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str) -> None:
+    found = source.splits()
+    tokenizer = loads(tokenizer.dumps())
+    passes = sum(found.bytes.values()) + (0 if tokenizer.trained else found.bytes["train"])
+    with _progress(passes) as watch:
+        if not tokenizer.trained:
+            tokenizer.train(watch(found.rows["train"]))
+        counts = {split: _tokenise(folder / f"{split}.bin", watch(found.rows[split]), tokenizer) for split in SPLITS}
+    (folder / "tokenizer.json").write_text(tokenizer.dumps(), encoding="utf-8")
+    if source.fingerprint() != fingerprint:
+        raise ZooError(f"{source} changed while it was being read: start again when it is still")
+    summary = {
+        "fingerprint": fingerprint,
+        **{what: sum(counts[split][what] for split in SPLITS) for what in ("documents", "bytes", "tokens")},
+        "splits": counts,
+        "split": found.rule,
+        "skipped": found.skipped,
+        "tokenizer": {"name": tokenizer.name, "vocab": tokenizer.vocab, **tokenizer.settings()},
+    }
+    checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    checksums["summary"] = _sha256_text(json.dumps(summary))
+    (folder / "meta.json").write_text(json.dumps({"summary": summary, "checksums": checksums}, indent=1), encoding="utf-8")
+
+
+def _tokenise(path: Path, texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, int]:
+    starts, tokens, size = array("q"), 0, 0
+    with path.open("wb") as file:
+        for batch in _batches(texts):
+            size += sum(len(text.encode()) for text in batch)
+            for ids in tokenizer.encode_batch(batch):
+                starts.append(tokens)
+                tokens += 1 + len(ids)
+                file.write(np.concatenate([[tokenizer.eot], ids]).astype(_dtype(tokenizer.vocab)).tobytes())
+    np.save(path.with_suffix(".starts.npy"), np.array(starts, dtype=np.int64))
+    return {"documents": len(starts), "bytes": size, "tokens": tokens}
+
+
+def _batches(texts: Iterable[str], size: int = 1 << 20) -> Iterator[list[str]]:
+    """Lists of texts of about `size` characters each: enough for every core, little enough for memory."""
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if sum(map(len, batch)) >= size or len(batch) == 1024:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _publish(building: Path, folder: Path) -> Corpus:
+    """Give a finished folder its name. Whoever comes first wins; the others use the winner's, unless it is damaged."""
+    while True:
+        try:
+            building.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+        try:
+            return _read(folder)
+        except _Corrupt:
+            if not building.exists():
+                raise
+            damaged = building.with_suffix(".damaged")
+            folder.rename(damaged)
+            shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _writable(root: Path) -> Path:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=root).close()
+        return root
+    except OSError as error:
+        spare = Path(tempfile.mkdtemp(prefix="transformer-zoo-"))
+        atexit.register(shutil.rmtree, spare, ignore_errors=True)
+        log.warning(
+            f"the token cache {root} cannot be written ({error.strerror}): using {spare} for this run. Set ZOO_CACHE to keep it"
+        )
+        return spare
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Iterable[dict[str, str]]], Iterator[str]]]:
+    """A progress bar over the texts of rows, seen on a terminal only, and only when it takes more than two seconds."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task("tokenising", total=total)
+    begun = time.monotonic()
+
+    def watch(rows: Iterable[dict[str, str]]) -> Iterator[str]:
+        for row in rows:
+            yield row["text"]
+            bar.advance(task, len(row["text"]))
+            if bar.console.is_terminal and time.monotonic() - begun > 2:
+                bar.start()
+
+    try:
+        yield watch
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sha256_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,169 @@
+"""Where text comes from: documents, a fingerprint of them, and their splits. The default is the standard library's source."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoo.registry import ZooError, register
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
+Document = tuple[str, str]  # id, text
+BY_DOCUMENT, WITHIN_DOCUMENTS = "by document", "within documents"
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The documents of a source, apart. `rows` are streams of {id, text}; nothing is copied, so nothing grows stale.
+
+    `rule` says how they were told apart, `bytes` counts the UTF-8 bytes of each split, `skipped` the files and rows left
+    out, by reason.
+    """
+
+    rows: dict[str, IterableDataset]
+    rule: str
+    bytes: dict[str, int]
+    skipped: dict[str, int]
+
+
+class Source:
+    """Documents told apart by a hash of their id, so that a split stays the same when other documents come or go.
+
+    `val_fraction` and `test_fraction` are shares of the documents. Where that leaves a wanted split empty (one big file),
+    the last shares of the text are cut off at a line end instead.
+    """
+
+    def __init__(self, *, val_fraction: float = 0.02, test_fraction: float = 0.02) -> None:
+        if min(val_fraction, test_fraction) < 0 or val_fraction + test_fraction >= 1:
+            raise ZooError(
+                f"data.val_fraction={val_fraction} and data.test_fraction={test_fraction} must be 0 or more, "
+                "and less than 1 together"
+            )
+        self.shares = {"val": val_fraction, "test": test_fraction}
+        self.settings: dict[str, Any] = {}  # further options that change the documents
+
+    def files(self, skipped: Counter[str]) -> list[tuple[str, Path]]:
+        """Every file to read, in order: its id (a relative path with /) and where it is. Counts what it leaves out."""
+        raise NotImplementedError
+
+    def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
+        """The documents of one file. Counts what it leaves out, by reason."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """The sha256 of every file's id and content and of the options that change the documents or their splits."""
+        whole = hashlib.sha256(json.dumps([type(self).__name__, self.shares, self.settings]).encode())
+        for name, path in self.files(Counter()):
+            with path.open("rb") as file:
+                whole.update(f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return whole.hexdigest()
+
+    def splits(self) -> Splits:
+        """The train, val and test documents. Raises ZooError for files that cannot be read or too little text."""
+        from datasets import Features, IterableDataset, Value
+
+        skipped, size, length = Counter[str](), Counter[str](), 0
+        for name, text in self._documents(skipped):
+            size[self._split(name)] += len(text.encode())
+            length += len(text)
+        if not length:
+            raise ZooError(f"there is no text in {self}")
+        wanted = ["train", *(split for split, share in self.shares.items() if share)]
+        cuts = None if all(size[split] for split in wanted) else self._cuts(length)
+        if cuts:
+            size = Counter()
+            for split in ("train", "val", "test"):
+                size[split] = sum(len(row["text"].encode()) for row in self._rows(split, cuts))
+        features = Features({"id": Value("string"), "text": Value("string")})
+        rows = {
+            split: IterableDataset.from_generator(self._rows, features, gen_kwargs={"split": split, "cuts": cuts})
+            for split in ("train", "val", "test")
+        }
+        rule = WITHIN_DOCUMENTS if cuts else BY_DOCUMENT
+        return Splits(rows, rule, {split: size[split] for split in rows}, dict(skipped))
+
+    def _documents(self, skipped: Counter[str]) -> Iterator[Document]:
+        for name, path in self.files(skipped):
+            for document, text in self.read(name, path, skipped):
+                if text:
+                    yield document, text
+                else:
+                    skipped["empty"] += 1
+
+    def _split(self, name: str) -> str:
+        place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+        return "val" if place < self.shares["val"] else "test" if place < sum(self.shares.values()) else "train"
+
+    def _cuts(self, length: int) -> tuple[int, int]:
+        """Where val and test begin, in characters of the whole text. Raises ZooError when a wanted one has none."""
+        test = length - int(length * self.shares["test"])
+        val = test - int(length * self.shares["val"])
+        if not 0 < val <= test - bool(self.shares["val"]) or test > length - bool(self.shares["test"]):
+            raise ZooError(
+                f"{self} has {length} characters, too few to set apart val_fraction={self.shares['val']} and "
+                f"test_fraction={self.shares['test']}: give more text or larger fractions"
+            )
+        return val, test
+
+    def _rows(self, split: str, cuts: tuple[int, int] | None) -> Iterator[dict[str, str]]:
+        start = 0
+        for name, text in self._documents(Counter()):
+            if cuts is None:
+                part = text if self._split(name) == split else ""
+            else:
+                val = _line_end(text, 0, cuts[0] - start)
+                test = val if cuts[0] == cuts[1] else _line_end(text, val, cuts[1] - start)
+                part = {"train": text[:val], "val": text[val:test], "test": text[test:]}[split]
+                start += len(text)
+            if part:
+                yield {"id": name, "text": part}
+
+
+def _line_end(text: str, low: int, place: int) -> int:
+    """The last line end between `low` and `place`, or `place` itself in a line that fills it all."""
+    place = min(max(place, 0), len(text))
+    return place if place == len(text) else text.rfind("\n", low, place) + 1 or place
+
+
+@register("data", "python")
+class Python(Source):
+    """Source files of Python's standard library without its tests, a document a file: 11 to 12 MB on every machine."""
+
+    # pydoc_data is the manual as one 0.8 MB string; config-* and _sysconfigdata* differ from one build to the next.
+    _left_out = re.compile(
+        r"tests?/|idle_test/|site-packages/|dist-packages/|__pycache__/|pydoc_data/|config-.*/|_sysconfigdata.*"
+    )
+
+    def __str__(self) -> str:
+        return f"the standard library in {sysconfig.get_path('stdlib')}"
+
+    def files(self, skipped: Counter[str]) -> list[tuple[str, Path]]:
+        found = walk(Path(sysconfig.get_path("stdlib")), lambda name: not self._left_out.fullmatch(name))
+        return [(name, path) for name, path in found if path.suffix == ".py"]
+
+    def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
+        try:
+            yield name, path.read_bytes().decode()
+        except UnicodeDecodeError:
+            skipped["not UTF-8"] += 1
+
+
+def walk(root: Path, keep: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
+    """The files below a folder in a fixed order, with relative paths. `keep` is asked of each name; a folder's ends in /."""
+    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
+        folder = entry.is_dir(follow_symlinks=False)
+        if keep(entry.name + "/" * folder):
+            if folder:
+                yield from ((f"{entry.name}/{name}", path) for name, path in walk(Path(entry.path), keep))
+            else:
+                yield entry.name, Path(entry.path)

@@ -1,0 +1,59 @@
+"""The batches of a corpus as Lightning asks for them."""
+
+from __future__ import annotations
+
+import lightning
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from zoo.data.cache import Corpus
+from zoo.data.loading import Blocks, GlobalBatches, as_is
+from zoo.registry import ZooError
+
+
+class Data(lightning.LightningDataModule):
+    """Train batches without end, whose place is kept in the checkpoint; val and test batches in order, each block once.
+
+    `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
+    counts the tokens of a block. Every process takes its own share, so the Trainer needs `use_distributed_sampler=False`.
+    Raises ZooError when the train split is smaller than one block or the batch cannot be shared evenly.
+    """
+
+    def __init__(
+        self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int, accumulate: int = 1
+    ) -> None:  # fmt: skip
+        super().__init__()
+        tokens = len(corpus.splits["train"].ids)
+        if tokens <= length:
+            raise ZooError(
+                f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next token: "
+                "give more text or a smaller loader.length"
+            )
+        self.blocks = {name: Blocks(split, length, isolate=isolate) for name, split in corpus.splits.items()}
+        self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
+
+    def train_dataloader(self) -> StatefulDataLoader:
+        return StatefulDataLoader(
+            self.blocks["train"], batch_sampler=self._batches(), collate_fn=as_is, num_workers=self.workers,
+            pin_memory=torch.cuda.is_available(),
+        )  # fmt: skip
+
+    def val_dataloader(self) -> DataLoader:
+        return self._in_order("val")
+
+    def test_dataloader(self) -> DataLoader:
+        return self._in_order("test")
+
+    def _batches(self) -> GlobalBatches:
+        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        return GlobalBatches(len(self.blocks["train"]), self.batch_size, self.seed, rank, world, self.accumulate)
+
+    def _in_order(self, split: str) -> DataLoader:
+        batches = self._batches()
+        own = range(batches.rank, len(self.blocks[split]), batches.world)
+        # No workers: reading is far faster than any model, and starting workers at every evaluation is not.
+        return DataLoader(
+            self.blocks[split], batch_sampler=BatchSampler(own, batches.micro, drop_last=False), collate_fn=as_is,
+            pin_memory=torch.cuda.is_available(),
+        )  # fmt: skip

@@ -1,0 +1,50 @@
+"""What simple models reach on the same text: a figure without them says little."""
+
+from __future__ import annotations
+
+import lzma
+
+import numpy as np
+
+LETTERS = 256
+
+
+def yardsticks(train: bytes, text: bytes) -> dict[str, float]:
+    """Bits a byte that three simple models need for `text`.
+
+    With c the counts in `train`, n its length and b the bytes of `text`, each the mean over `text` of -log2 p:
+    unigram: p(b) = (c[b] + 1) / (n + 256).
+    bigram: p(b | a) = (c[a, b] + 1) / (c[a, any] + 256), with a the byte before; the first byte by the unigram.
+    xz: 8 * len(lzma.compress(text)) / len(text), preset 9 | extreme, container included; `train` plays no part.
+    All are nan for an empty text.
+    """
+    if not text:
+        return dict.fromkeys(("unigram", "bigram", "xz"), float("nan"))
+    fit, seen = np.frombuffer(train, np.uint8), np.frombuffer(text, np.uint8)
+    single = _bits(np.bincount(fit, minlength=LETTERS))
+    pair = _bits(np.bincount(_pairs(fit), minlength=LETTERS**2).reshape(LETTERS, LETTERS))
+    return {
+        "unigram": float(single[seen].mean()),
+        "bigram": float((single[seen[0]] + pair.reshape(-1)[_pairs(seen)].sum()) / len(seen)),
+        "xz": 8 * len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)) / len(text),
+    }
+
+
+def unigram_nats(ids_train: np.ndarray, ids_val: np.ndarray, vocab: int) -> float:
+    """Cross-entropy of `ids_val`, in nats a token, under token frequencies: p(i) = (c[i] + 1) / (n + vocab), c and n those of
+    `ids_train`. A model that stays here has learned nothing of the order of tokens. nan when `ids_val` is empty.
+    """
+    if not len(ids_val):
+        return float("nan")
+    return float(_bits(np.bincount(ids_train, minlength=vocab))[ids_val].mean() * np.log(2))
+
+
+def _bits(counts: np.ndarray) -> np.ndarray:
+    """-log2 of the add-one smoothed shares along the last axis."""
+    smooth = counts + 1.0
+    return np.log2(smooth.sum(-1, keepdims=True)) - np.log2(smooth)
+
+
+def _pairs(letters: np.ndarray) -> np.ndarray:
+    """Each byte and its successor as one number, first * 256 + second."""
+    return letters[:-1].astype(np.uint16) * LETTERS + letters[1:]

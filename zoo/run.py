@@ -1,0 +1,203 @@
+"""One run, from a configuration to a folder that tells the whole story, also when the story ends badly."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from zoo import config as configuration
+from zoo import cost, lit, models, registry, storage
+from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, MetricsFile, Streams, Watch
+from zoo.config import Config
+from zoo.data import cache
+from zoo.data.module import Data
+from zoo.data.yardsticks import yardsticks
+from zoo.registry import ZooError
+
+PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
+
+
+def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
+    """Train what is configured into a folder, going on with what it holds; returns the content of summary.json.
+
+    Raises Diverged when the loss stops being a number, Interrupted when asked to stop, and whatever else went wrong, each
+    after it has been written into summary.json.
+    """
+    summary: dict[str, Any] = {
+        "status": "running", "error": None, "id": uuid.uuid4().hex[:12], "started": datetime.now(UTC).isoformat(),
+        "overrides": overrides, "choices": configuration.choices(config), "seed": config["seed"],
+    }  # fmt: skip
+    summary |= {key: value for key, value in storage.read_json(folder / "summary.json").items() if key in ("id", "started")}
+    main = int(os.environ.get("LOCAL_RANK", 0)) == 0 and int(os.environ.get("RANK", 0)) == 0
+
+    def tell(**news: Any) -> None:
+        summary.update(news)
+        if main:
+            storage.write_json(folder / "summary.json", summary)
+
+    with _telling_how_it_ends(tell):
+        if main:
+            from omegaconf import OmegaConf
+
+            storage.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
+        tell(git_sha=_git_sha(), versions=_versions(), host=_hardware())
+        _train(config, folder, summary, tell)
+    return summary
+
+
+@contextlib.contextmanager
+def _telling_how_it_ends(tell: Any) -> Iterator[None]:
+    try:
+        yield
+        tell(status="finished")
+    except Diverged as error:
+        tell(status="diverged", error=str(error))
+        raise
+    except (Interrupted, KeyboardInterrupt) as error:
+        tell(status="interrupted", error=f"stopped by {error or 'Ctrl-C'}")
+        raise Interrupted(str(error)) from None
+    except OSError as error:
+        tell_anyway = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):  # the disk may be full; what was written before stays
+            tell(status="failed", error=tell_anyway)
+        raise
+    except BaseException as error:
+        tell(status="failed", error=f"{type(error).__name__}: {error}" if not isinstance(error, ZooError) else str(error))
+        raise
+
+
+def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> None:
+    settings, loader = config["trainer"], config["loader"]
+    if settings["threads"]:
+        torch.set_num_threads(settings["threads"])
+    corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
+    if corpus.tokenizer.vocab > config["arch"]["vocab"]:
+        raise ZooError(f"arch.vocab={config['arch']['vocab']} is smaller than the tokenizer's {corpus.tokenizer.vocab}")
+    counted = cost.of(config)
+    tell(data=corpus.summary, **{key: counted[key] for key in ("parameters", "parameters_by_part", "flops_per_token")})
+    model = models.build(config, seed=config["seed"])
+    model.stack.checkpointing = settings["gradient_checkpointing"]  # type: ignore[union-attr]
+    if settings["compile"]:
+        model.compile()
+    module = lit.GPT(config, model, corpus.tokenizer)
+    data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
+                workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"])  # fmt: skip
+    last = folder / "checkpoints" / "last.ckpt"
+    resume_step = _check_resumable(last, model)
+    watch = Watch(settings["log_every"], settings["checkpoint_every"])
+    trainer = _trainer(config, folder, summary, watch, resume_step)
+    begun = time.perf_counter()
+    trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
+    if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
+        trainer.save_checkpoint(last)
+    if trainer.global_step % settings["eval_every"] or "val/loss" not in trainer.callback_metrics:
+        trainer.validate(module, datamodule=data, verbose=False)
+    steps = trainer.global_step
+    tell(steps=steps, tokens=steps * loader["batch_size"] * loader["length"],
+         tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
+         seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
+         metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row,
+         yardsticks=_yardsticks(corpus))  # fmt: skip
+    if settings["sample"] and trainer.is_global_zero:
+        limit = model.stack.limit or config["arch"]["length"]  # type: ignore[union-attr]
+        tell(sample=module.generate(tokens=min(300, int(limit) - 1), seed=config["seed"]))
+    for logger in trainer.loggers:
+        logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
+        logger.finalize("success")
+
+
+def _check_resumable(last: Path, model: torch.nn.Module) -> int:
+    """The step of the checkpoint to go on from, 0 where there is none; a checkpoint that does not fit is refused here."""
+    if not last.exists():
+        return 0
+    checkpoint = storage.read_checkpoint(last)
+    storage.check_fit(model, {k.removeprefix("model."): w for k, w in checkpoint["state_dict"].items() if k.startswith("model.")}, str(last))
+    return int(checkpoint["global_step"])
+
+
+def _trainer(config: Config, folder: Path, summary: dict[str, Any], watch: Watch, resume_step: int) -> lightning.Trainer:
+    settings = config["trainer"]
+    _quiet()
+    places = {"dirpath": folder / "checkpoints", "enable_version_counter": False}
+    last = ModelCheckpoint(**places, filename="last", every_n_train_steps=settings["checkpoint_every"], save_top_k=1)
+    best = ModelCheckpoint(**places, filename="best", monitor="val/loss", save_top_k=1)
+    callbacks: list[Any] = [watch, Streams(config["seed"]), Interruption(folder / "checkpoints" / "last.ckpt"), best, last]
+    shows = settings["progress"] and sys.stderr.isatty()
+    if shows:
+        callbacks.append(Bar(watch, settings["max_steps"]))
+    loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
+    if config["logger"]["name"] == "wandb":
+        from zoo.dashboard import wandb_logger
+
+        loggers.append(wandb_logger(config, folder, summary))
+    return lightning.Trainer(
+        accelerator=settings["accelerator"], devices=settings["devices"], num_nodes=settings["nodes"],
+        strategy=settings["strategy"], precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
+        accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
+        val_check_interval=min(settings["eval_every"], settings["max_steps"]) * settings["accumulate"],
+        check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
+        callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
+        enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
+    )  # fmt: skip
+
+
+def _yardsticks(corpus: cache.Corpus) -> dict[str, float]:
+    """Bits a byte of simple models on the very text that validation measures."""
+    text = {split: corpus.tokenizer.decode_bytes(_texts(corpus, split)) for split in ("train", "val")}
+    return yardsticks(text["train"], text["val"])
+
+
+def _texts(corpus: cache.Corpus, split: str) -> Any:
+    ids = corpus.splits[split].ids
+    return ids[ids != corpus.tokenizer.eot]
+
+
+def _peak_memory() -> int:
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _git_sha() -> str | None:
+    """The commit of the zoo's own code, where it runs from a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+def _hardware() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": gpu}
+
+
+def _quiet() -> None:
+    """Lightning's remarks on what is meant to be as it is."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for remark in (".*does not have many workers.*", ".*Checkpoint directory .* exists.*", ".*treespec.*", ".*isinstance.*"):
+        warnings.filterwarnings("ignore", remark)

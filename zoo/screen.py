@@ -1,0 +1,59 @@
+"""The last screen of a run: how well it learned, against what, where it is, and what to type next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from zoo.cost import size
+
+
+def show(summary: dict[str, Any], folder: Path, console: Console | None = None) -> None:
+    """Print the result of a finished run."""
+    console = console or Console()
+    metrics, yard, data = summary["metrics"], summary["yardsticks"], summary["data"]
+    result = Table(title="Validation", title_justify="left", box=None, padding=(0, 2), show_header=False)
+    result.add_row("loss", f"{metrics['val/loss']:.4f}", "nats a token")
+    result.add_row("perplexity", f"{metrics['val/perplexity']:.4g}")
+    result.add_row("[bold]bits per byte", f"[bold]{metrics['val/bits_per_byte']:.3f}", "of the same text:")
+    for name, what in (("unigram", "byte frequencies"), ("bigram", "byte pairs"), ("xz", "the compressor, on this text alone")):
+        result.add_row(f"  {name}", f"{yard[name]:.3f}", what)
+    cost = Table(title="Cost", title_justify="left", box=None, padding=(0, 2), show_header=False)
+    cost.add_row("parameters", f"{summary['parameters']:,}")
+    cost.add_row("FLOPs a token", f"{summary['flops_per_token']:.3g}")
+    cost.add_row("tokens", f"{summary['tokens']:,}", f"{summary['steps']:,} steps")
+    if summary["tokens_per_second"]:
+        cost.add_row("tokens/s", f"{summary['tokens_per_second']:,.0f}")
+    cost.add_row("peak memory", size(summary["peak_memory_bytes"]))
+    cost.add_row("data", f"{data['documents']:,} documents", f"{size(data['bytes'])}, fingerprint {data['fingerprint'][:12]}")
+    console.print()
+    console.print(Text(", ".join(f"{group}={name}" for group, name in summary["choices"].items()), style="dim"))
+    console.print(result)
+    console.print(cost)
+    if summary.get("sample"):
+        console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left"))
+    console.print(Text.assemble(("The run is in ", ""), (str(folder), "bold"), "\n"), soft_wrap=True)
+    for command, what in _next(summary, folder):
+        console.print(Text.assemble(("  " + command, "cyan"), f"\n      {what}"), soft_wrap=True)
+
+
+def _next(summary: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
+    mine = summary["choices"]
+    others = {"norm": "layer,rms", "pos": "learned,rope"}
+    sweep = " ".join(f"{group}={both}" for group, both in others.items() if mine.get(group))
+    commands = [
+        (f'python -m zoo.generate ckpt={folder} prompt="def "', "let it write"),
+        (f"python -m zoo.train -m {sweep} seed=0,1,2", "compare parts, one run for each combination"),
+        ("python -m zoo.components", "all the parts there are"),
+    ]
+    if summary.get("wandb") == "offline":
+        commands += [
+            (f"wandb leet {folder}/wandb/latest-run", "look at the curves, offline"),
+            (f"wandb sync {folder}/wandb/latest-run", "send them to wandb.ai, after `wandb login`"),
+        ]
+    return commands

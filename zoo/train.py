@@ -1,0 +1,146 @@
+"""The command line: `python -m zoo.train norm=rms pos=rope`. What is asked for is checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from zoo import config as configuration
+from zoo import storage
+from zoo.config import CONF, Config
+from zoo.registry import ZooError
+
+FREE = ("resume", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
+
+
+def main() -> None:
+    """Check every run that the command line asks for, then let Hydra launch them."""
+    arguments = get_args_parser().parse_args()
+    configuration.discover()
+    try:
+        if not _only_asks(arguments):
+            _prepare(arguments)
+    except ZooError as error:
+        sys.exit(f"error: {error}")
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(train)()
+
+
+def train(composed: DictConfig) -> None:
+    """One job of Hydra's: a run in the folder that Hydra made for it."""
+    hydra_config = HydraConfig.get()
+    folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed)
+    overrides = list(hydra_config.overrides.task)
+    processes = config["trainer"]["devices"] * config["trainer"]["nodes"]
+    if hydra_config.mode == RunMode.MULTIRUN and processes > 1 and "LOCAL_RANK" not in os.environ:
+        _in_own_process(overrides, folder)
+        return
+    if _already_finished(config, folder):
+        _show(storage.read_json(folder / "summary.json"), folder)
+        return
+    from zoo import run
+    from zoo.callbacks import Interrupted
+
+    try:
+        summary = run.run(config, folder, overrides)
+    except Interrupted as interrupt:
+        print(f"\ninterrupted ({interrupt}); go on with: python -m zoo.train {' '.join(overrides)} resume=auto")
+        sys.exit(130)
+    _show(summary, folder)
+
+
+def _prepare(arguments: Namespace) -> None:
+    """Refuse what cannot run, before the first job; send a resumed run to its folder."""
+    first: Config | None = None
+    checked: set[str] = set()
+    for words, config in configuration.jobs(arguments):
+        first = first or config
+        model = repr({**config, "seed": None})
+        if model not in checked:
+            checked.add(model)
+            try:
+                _refuse_meaningless(config)
+            except ZooError as error:
+                raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
+    given = [word.split("=", 1)[1] for word in arguments.overrides if word.startswith("hydra.run.dir=")]
+    if arguments.multirun or first is None or int(os.environ.get("LOCAL_RANK", 0)):
+        return
+    if given:
+        _check_folder(first, Path(given[-1].strip("'\"")))
+    elif first["resume"] == "auto":
+        found = _unfinished(first, Path("runs"))
+        if found:
+            print(f"going on with {found}")
+            sys.argv.append(f"hydra.run.dir='{found}'")
+
+
+def _refuse_meaningless(config: Config) -> None:
+    """Make the model on the meta device, where it costs nothing; components refuse what has no meaning."""
+    from zoo import models
+
+    limit: Any = models.build(config, device="meta").stack.limit  # type: ignore[union-attr]
+    if limit is not None and config["loader"]["length"] > limit:
+        raise ZooError(f"loader.length={config['loader']['length']} is longer than the {limit} positions of"
+                       f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")  # fmt: skip
+
+
+def _check_folder(config: Config, folder: Path) -> None:
+    """A folder that holds a run is only gone on with when asked to, and only by the same configuration."""
+    if not (folder / "config.yaml").exists():
+        return
+    if config["resume"] != "auto":
+        raise ZooError(f"{folder} already holds a run: add resume=auto to go on with it, or choose another hydra.run.dir")
+    changed = _changed(config, folder)
+    if changed:
+        raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}):"
+                       " choose another hydra.run.dir")  # fmt: skip
+
+
+def _changed(config: Config, folder: Path) -> list[str]:
+    stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    assert isinstance(stored, dict)
+    keys = configuration.different(config, {str(key): value for key, value in stored.items()})
+    return [key for key in keys if not key.startswith(FREE)]
+
+
+def _unfinished(config: Config, runs: Path) -> Path | None:
+    """The newest run of this very configuration that has not finished."""
+    for place in sorted(runs.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime, reverse=True):
+        if not _already_finished(config, place.parent) and not _changed(config, place.parent):
+            return place.parent
+    return None
+
+
+def _already_finished(config: Config, folder: Path) -> bool:
+    return storage.read_json(folder / "summary.json").get("status") == "finished" and config["resume"] == "auto"
+
+
+def _in_own_process(overrides: list[str], folder: Path) -> None:
+    """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
+    command = [sys.executable, "-m", "zoo.train", *overrides, f"hydra.run.dir='{folder.resolve()}'"]
+    if subprocess.run(command, check=False).returncode:
+        raise ZooError(f"the job failed: see {folder / 'summary.json'}")
+
+
+def _only_asks(arguments: Namespace) -> bool:
+    return bool(arguments.help or arguments.hydra_help or arguments.info or arguments.cfg or arguments.shell_completion)
+
+
+def _show(summary: dict[str, Any], folder: Path) -> None:
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        from zoo import screen
+
+        screen.show(summary, Path(os.path.relpath(folder)))
+
+
+if __name__ == "__main__":
+    main()
