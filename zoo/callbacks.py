@@ -110,13 +110,14 @@ class Interruption(lightning.Callback):
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint, self.asked = checkpoint, 0
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def __enter__(self) -> Interruption:
         self.before: dict[int, Any] = {}
         with contextlib.suppress(ValueError):  # only a main thread may handle signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.before[number] = signal.signal(number, self._ask)
+        return self
 
-    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
@@ -143,7 +144,7 @@ class Bar(RichProgressBar):
         self.watch, self.steps = watch, steps
 
     def get_metrics(self, trainer: Any, module: Any) -> dict[str, Any]:
-        shown = {name.removeprefix("train/"): value for name, value in self.watch.row.items() if name != "train/lr"}
+        shown: dict[str, Any] = {name.removeprefix("train/"): value for name, value in self.watch.row.items() if name != "train/lr"}
         if "tokens_per_second" in shown:
             shown["tokens/s"] = f"{shown.pop('tokens_per_second'):,.0f}"
         validation = trainer.callback_metrics.get("val/loss")

@@ -16,8 +16,8 @@ from hydra.errors import HydraException
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from zoo import registry
-from zoo.registry import ZooError, did_you_mean
+from zoo import registry, settings
+from zoo.registry import ZooError, did_you_mean, first_line
 
 _HERE = Path(__file__).resolve().parent
 CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
@@ -27,6 +27,7 @@ Config = dict[str, Any]
 @functools.cache
 def discover() -> None:
     """Find every component of the zoo and of installed extensions."""
+    settings.store()
     registry.discover(["zoo.components", "zoo.data", "zoo"])
 
 
@@ -47,13 +48,14 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 def finished(composed: DictConfig) -> Config:
     """A composed configuration as plain values, with the vocabulary filled in from the tokenizer where it was left open."""
     try:
-        config = OmegaConf.to_container(composed, resolve=True, enum_to_str=True, throw_on_missing=True)
+        config: Any = OmegaConf.to_container(composed, resolve=True, enum_to_str=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ZooError(_in_plain_words(error)) from error
-    assert isinstance(config, dict)
+    config = {str(key): value for key, value in config.items()}
     if config["arch"].get("vocab", 0) is None:
         config["arch"]["vocab"] = registry.build("tokenizer", config["tokenizer"]).vocab
-    return {str(key): value for key, value in config.items()}
+    settings.check(config)
+    return config
 
 
 def jobs(arguments: Namespace) -> Iterator[tuple[list[str], Config]]:
@@ -102,7 +104,7 @@ def _check_words(words: Sequence[str]) -> None:
     """Say which word is unknown, and what it was probably meant to be, better than composing can."""
     files = {place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in CONF.iterdir() if place.is_dir()}
     menu = files | {group: list(registry.entries(group)) for group in registry.groups()}
-    keys = [*menu, *(str(key) for key in OmegaConf.load(CONF / "config.yaml") if key not in ("defaults", "hydra"))]
+    keys = ["loader", *menu, *(str(key) for key in OmegaConf.load(CONF / "config.yaml") if key not in ("defaults", "hydra"))]
     extended = any(word.startswith(("hydra.searchpath", "+hydra.searchpath")) for word in words)
     for word in _parsed(words):
         head = word.key_or_group.split(".")[0].split("@")[0]
@@ -134,5 +136,5 @@ def _in_plain_words(error: Exception) -> str:
             *path, key = cause.full_key.split(".")
             options = [str(option) for option in node if option != "name"]
             return f"{'.'.join(path) or 'the configuration'} has no option {key!r}{did_you_mean(key, options)}"
-        return f"{cause.full_key}: {str(cause).splitlines()[0]}"
+        return f"{cause.full_key}: {first_line(cause)}"
     return str(error).strip()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.context import Cache
 from zoo.registry import ZooError
 
 
 @torch.inference_mode()
-def generate(model: nn.Module, tokens: Tensor, new: int, *, temperature: float = 1.0, top_k: int | None = None,
+def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, top_k: int | None = None,
              end: int | None = None, padding_mask: Tensor | None = None, seed: int = 0) -> Tensor:  # fmt: skip
     """tokens (B, Q) -> (B, up to new): what the model writes after them, until every row has written `end`.
 
@@ -22,7 +22,7 @@ def generate(model: nn.Module, tokens: Tensor, new: int, *, temperature: float =
     """
     if temperature < 0 or (top_k is not None and top_k < 1) or new < 0:
         raise ZooError("generation needs temperature >= 0, top_k >= 1 (or null) and tokens >= 0")
-    total, limit = tokens.shape[1] + new, model.stack.limit  # type: ignore[union-attr]
+    total, limit = tokens.shape[1] + new, model.stack.limit
     if limit is not None and total > limit:
         raise ZooError(f"{tokens.shape[1]} tokens of prompt and {new} new ones are more than the {limit} that this model's"
                        f" position knows; ask for at most {max(0, limit - tokens.shape[1])}")  # fmt: skip
@@ -31,7 +31,7 @@ def generate(model: nn.Module, tokens: Tensor, new: int, *, temperature: float =
     draw = torch.Generator(tokens.device).manual_seed(seed)
     cache, written, ended = Cache(total), [], torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     for _ in range(new):
-        logits = model.logits(model.hidden(tokens, padding_mask, cache=cache)[:, -1]).float()  # type: ignore[operator]
+        logits = model.logits(model.hidden(tokens, padding_mask, cache=cache)[:, -1]).float()
         tokens, padding_mask = _choose(logits, temperature, top_k, draw), None
         if end is not None:
             tokens = tokens.masked_fill(ended[:, None], end)
@@ -52,10 +52,10 @@ def _choose(logits: Tensor, temperature: float, top_k: int | None, draw: torch.G
     return torch.multinomial((logits / temperature).softmax(-1), 1, generator=draw)
 
 
-def continue_text(model: nn.Module, tokenizer: Any, prompt: str, new: int, temperature: float, top_k: int | None,
+def continue_text(model: Any, tokenizer: Any, prompt: str, new: int, temperature: float, top_k: int | None,
                   seed: int) -> str:  # fmt: skip
     """The text that the model writes after a prompt, which starts a document."""
     device = next(model.parameters()).device
     tokens = torch.tensor([[tokenizer.eot, *tokenizer.encode(prompt)]], device=device)
-    written = generate(model, tokens, new, temperature=temperature, top_k=top_k, end=tokenizer.eot, seed=seed)[0].tolist()
-    return tokenizer.decode([token for token in written if token != tokenizer.eot])
+    written = generate(model, tokens, new, temperature=temperature, top_k=top_k, end=tokenizer.eot, seed=seed)
+    return tokenizer.decode([token for token in written[0].tolist() if token != tokenizer.eot])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zoo.registry import ZooError, did_you_mean
+from zoo.registry import ZooError, did_you_mean, first_line
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Request:
 def main() -> None:
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
-        shown = " ".join(f"{option.name}={'PATH' if option.default == MISSING else option.default}" for option in fields(Request))
+        shown = " ".join(f"{word.name}={'PATH' if word.default == MISSING else word.default}" for word in fields(Request))
         print(f"usage: python -m zoo.generate {shown}\n\n{__doc__}")
         return
     try:
@@ -52,7 +52,7 @@ def parse(words: list[str]) -> Request:
         try:
             request[key] = None if value == "null" and key == "top_k" else value
         except OmegaConfBaseException as error:
-            raise ZooError(f"{key}: {str(error).splitlines()[0]}") from error
+            raise ZooError(f"{key}: {first_line(error)}") from error
     if OmegaConf.is_missing(request, "ckpt"):
         raise ZooError("which model? give ckpt=PATH, a run's folder or a .ckpt file")
     made = OmegaConf.to_object(request)

@@ -27,10 +27,13 @@ class Learner(lightning.LightningModule):
         super().__init__()
         self.config, self.model, self.tokenizer = config, model, tokenizer
         self.objective = build("objective", config["objective"])
-        self.register_buffer("byte_lengths", torch.as_tensor(tokenizer.byte_lengths()), persistent=False)
-        self.register_buffer("window_tokens", torch.zeros(()), persistent=False)
-        self.register_buffer("shown", torch.zeros(2), persistent=False)  # loss and tokens since the last row of metrics
-        self.sums = nn.ModuleDict({name: SumMetric().set_dtype(torch.double) for name in ("nats", "tokens", "bytes")})
+        self.byte_lengths = torch.as_tensor(tokenizer.byte_lengths())
+        self.nats, self.labelled, self.bytes = (SumMetric().set_dtype(torch.double) for _ in range(3))
+
+    def on_fit_start(self) -> None:
+        # not buffers: DDP would overwrite them with those of the first rank
+        self.window_tokens = torch.zeros((), device=self.device)
+        self.shown = torch.zeros(2, device=self.device)  # loss and tokens since the last row of metrics
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         loss, tokens = self.objective(self.model, batch)
@@ -41,7 +44,7 @@ class Learner(lightning.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn the gradient of the sum into that of the mean over all tokens of the step, on all ranks."""
         world = self.trainer.world_size
-        tokens = self.window_tokens if world == 1 else self.trainer.strategy.reduce(self.window_tokens, reduce_op="sum")
+        tokens = self.window_tokens if world == 1 else self.trainer.strategy.reduce(self.window_tokens.clone(), reduce_op="sum")
         scale = self._nominal_tokens() * self.trainer.accumulate_grad_batches * world / tokens
         if scale.is_cuda or scale != 1:  # asking a GPU would wait for it
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
@@ -55,18 +58,24 @@ class Learner(lightning.LightningModule):
     def validation_step(self, batch: Batch, index: int) -> None:
         nats, tokens = self.objective(self.model, batch)
         labels = batch["labels"]
-        self.sums["nats"].update(nats)
-        self.sums["tokens"].update(tokens)
-        self.sums["bytes"].update(self.byte_lengths[labels[labels >= 0]].sum())
+        self.nats.update(nats)
+        self.labelled.update(tokens)
+        self.bytes.update(self.byte_lengths[labels[labels >= 0].cpu()].sum().to(self.device))
 
     def on_validation_epoch_end(self) -> None:
-        nats, tokens, size = (self.sums[name].compute().item() for name in ("nats", "tokens", "bytes"))
-        for metric in self.sums.values():
-            metric.reset()
+        nats, tokens, size = (sums.compute().item() for sums in (self.nats, self.labelled, self.bytes))
+        for sums in (self.nats, self.labelled, self.bytes):
+            sums.reset()
         loss = nats / max(tokens, 1)
-        self.log("val/loss", torch.tensor(loss, dtype=torch.float64), rank_zero_only=True)
-        self.log("val/perplexity", torch.tensor(math.exp(min(loss, 700)), dtype=torch.float64), rank_zero_only=True)
-        self.log("val/bits_per_byte", torch.tensor(nats / math.log(2) / max(size, 1), dtype=torch.float64), rank_zero_only=True)
+        measured = {
+            "val/loss": loss,
+            "val/perplexity": math.exp(min(loss, 700)),
+            "val/bits_per_byte": nats / math.log(2) / max(size, 1),
+        }
+        exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in measured.items()}
+        self.log_dict(exact, logger=False, rank_zero_only=True)  # for checkpoints/best.ckpt
+        for logger in self.trainer.loggers:
+            logger.log_metrics(measured, self.trainer.global_step)
 
     def configure_optimizers(self) -> Any:
         optimizer = build("optim", self.config["optim"], optim.parameter_groups(self.model))

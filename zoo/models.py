@@ -52,18 +52,16 @@ class Decoder(nn.Module):
         padding_mask (B, Q) is True where there is a token, on either side; positions (B, Q) and documents (B, Q) place and
         separate packed documents; a cache (zoo.context.Cache) holds the tokens before these.
         """
-        return self.logits(
-            self.hidden(tokens, padding_mask, positions=positions, documents=documents, cache=cache)
-        )
+        return self.logits(self.hidden(tokens, padding_mask, positions=positions, documents=documents, cache=cache))
 
 
-def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> nn.Module:
+def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> Decoder:
     """The configured model, each parameter drawn from its own stream of `seed`; on "meta" it costs no memory.
 
     Raises ZooError for a combination that has no meaning.
     """
     with torch.device("meta"):
-        model = registry.build("arch", config["arch"], config)
+        model: Decoder = registry.build("arch", config["arch"], config)
     if device != "meta":
         model = model.to_empty(device=device)
         initialise(model, config["init"], seed)

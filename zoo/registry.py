@@ -5,7 +5,6 @@ Declarations are also read from source without running it (`scan`), so that help
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -125,7 +124,7 @@ def entry(group: str, name: str) -> Entry:
 def resolve(group: str, choice: Component) -> dict[str, Any]:
     """A choice (a name, or a mapping with a name) with every option filled in and its type checked."""
     chosen = {"name": choice} if isinstance(choice, str) else dict(choice)
-    found = entry(group, chosen.get("name", ""))
+    found = entry(group, str(chosen.get("name", "")))
     names = [option.name for option in fields(found.options)]
     for key in chosen:
         if key not in names:
@@ -133,12 +132,15 @@ def resolve(group: str, choice: Component) -> dict[str, Any]:
     try:
         full = OmegaConf.merge(OmegaConf.structured(found.options), chosen)
     except OmegaConfBaseException as error:
-        raise ZooError(f"{group}={found.name}: {str(error).splitlines()[0]}") from error
+        raise ZooError(f"{group}.{error.full_key or error.key}: {first_line(error)}") from error
     missing = OmegaConf.missing_keys(full)
     if missing:
         raise ZooError(f"{group}={found.name} needs {', '.join(f'{group}.{key}=...' for key in sorted(missing))}")
-    plain = OmegaConf.to_container(full, resolve=True, enum_to_str=True)
+    plain = OmegaConf.to_container(full, enum_to_str=True)
     assert isinstance(plain, dict)
+    for key, value in plain.items():
+        if isinstance(value, str) and "${" in value:  # in a loaded file it could read the environment
+            raise ZooError(f"{group}.{key!s}={value!r} is not a plain value")
     return {str(key): value for key, value in plain.items()}
 
 
@@ -146,6 +148,16 @@ def build(group: str, choice: Component, *wiring: Any) -> Any:
     """Build a chosen component from its wiring. Raises ZooError for an unknown name or option or a wrong type."""
     options = resolve(group, choice)
     return entry(group, options.pop("name")).load()(*wiring, **options)
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, without the pages that some say after it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def words(*choices: str) -> Any:
+    """A type that allows these words only."""
+    return enum.Enum("words", [(choice, choice) for choice in choices])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -174,17 +186,19 @@ def _declare(group: str, name: str, module: str, about: str, signature: inspect.
 
 def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, Any, Any]:
     """An option as a dataclass field; OmegaConf knows no Literal, so it becomes an Enum of the same words."""
-    kind = eval(option.annotation, dict(scope)) if isinstance(option.annotation, str) else option.annotation  # noqa: S307
+    kind: Any = option.annotation
+    if isinstance(kind, str):
+        kind = eval(kind, dict(scope))  # noqa: S307
     default = MISSING if option.default is option.empty else option.default
     parts = list(typing.get_args(kind)) if typing.get_origin(kind) in (Union, types.UnionType) else [kind]
     optional = type(None) in parts
     kind = Union[tuple(part for part in parts if part is not type(None))]  # noqa: UP007
     if typing.get_origin(kind) is Literal:
-        kind = enum.Enum(option.name, {word: word for word in typing.get_args(kind)})
+        kind = words(*typing.get_args(kind))
         default = kind[default] if isinstance(default, str) and default != MISSING else default
     if isinstance(default, list | dict):
         return option.name, kind, field(default_factory=lambda: default)
-    return option.name, Optional[kind] if optional else kind, field(default=default)
+    return option.name, Optional[kind] if optional else kind, field(default=default)  # noqa: UP045
 
 
 def _scope(obj: Any) -> dict[str, Any]:

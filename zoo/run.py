@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import logging
 import os
 import platform
@@ -29,7 +28,6 @@ from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interru
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
-from zoo.data.yardsticks import yardsticks
 from zoo.registry import ZooError
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
@@ -53,7 +51,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
         if main:
             storage.write_json(folder / "summary.json", summary)
 
-    with _telling_how_it_ends(tell):
+    with _telling_how_it_ends(tell), _finishing_wandb():
         if main:
             from omegaconf import OmegaConf
 
@@ -75,13 +73,24 @@ def _telling_how_it_ends(tell: Any) -> Iterator[None]:
         tell(status="interrupted", error=f"stopped by {error or 'Ctrl-C'}")
         raise Interrupted(str(error)) from None
     except OSError as error:
-        tell_anyway = f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):  # the disk may be full; what was written before stays
-            tell(status="failed", error=tell_anyway)
+            tell(status="failed", error=f"{type(error).__name__}: {error}")
         raise
     except BaseException as error:
-        tell(status="failed", error=f"{type(error).__name__}: {error}" if not isinstance(error, ZooError) else str(error))
+        tell(status="failed", error=str(error) if isinstance(error, ZooError) else f"{type(error).__name__}: {error}")
         raise
+
+
+@contextlib.contextmanager
+def _finishing_wandb() -> Iterator[None]:
+    """Several runs in one process need the one before to be over, and a dashboard to know how it went."""
+    code = 1
+    try:
+        yield
+        code = 0
+    finally:
+        if "wandb" in sys.modules:
+            sys.modules["wandb"].finish(exit_code=code)
 
 
 def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> None:
@@ -92,9 +101,10 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if corpus.tokenizer.vocab > config["arch"]["vocab"]:
         raise ZooError(f"arch.vocab={config['arch']['vocab']} is smaller than the tokenizer's {corpus.tokenizer.vocab}")
     counted = cost.of(config)
-    tell(data=corpus.summary, **{key: counted[key] for key in ("parameters", "parameters_by_part", "flops_per_token")})
+    about = dict(corpus.summary)
+    tell(yardsticks=about.pop("yardsticks"), data=about, **{key: counted[key] for key in ("parameters", "parameters_by_part", "flops_per_token")})
     model = models.build(config, seed=config["seed"])
-    model.stack.checkpointing = settings["gradient_checkpointing"]  # type: ignore[union-attr]
+    model.stack.checkpointing = settings["gradient_checkpointing"]
     if settings["compile"]:
         model.compile()
     module = lit.GPT(config, model, corpus.tokenizer)
@@ -103,22 +113,22 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     last = folder / "checkpoints" / "last.ckpt"
     resume_step = _check_resumable(last, model)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
-    trainer = _trainer(config, folder, summary, watch, resume_step)
     begun = time.perf_counter()
-    trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
-    if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
-        trainer.save_checkpoint(last)
-    if trainer.global_step % settings["eval_every"] or "val/loss" not in trainer.callback_metrics:
-        trainer.validate(module, datamodule=data, verbose=False)
+    with Interruption(last) as interruption:
+        trainer = _trainer(config, folder, summary, [watch, Streams(config["seed"]), interruption], resume_step)
+        trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
+        if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
+            trainer.save_checkpoint(last)
+        if trainer.global_step % settings["eval_every"] or "val/loss" not in trainer.callback_metrics:
+            trainer.validate(module, datamodule=data, verbose=False)
     steps = trainer.global_step
     tell(steps=steps, tokens=steps * loader["batch_size"] * loader["length"],
          tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
          seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
-         metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row,
-         yardsticks=_yardsticks(corpus))  # fmt: skip
+         metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)  # fmt: skip
     if settings["sample"] and trainer.is_global_zero:
-        limit = model.stack.limit or config["arch"]["length"]  # type: ignore[union-attr]
-        tell(sample=module.generate(tokens=min(300, int(limit) - 1), seed=config["seed"]))
+        limit = model.stack.limit or config["arch"]["length"]
+        tell(sample=module.generate(tokens=min(300, limit - 1), seed=config["seed"]))
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")
@@ -129,20 +139,21 @@ def _check_resumable(last: Path, model: torch.nn.Module) -> int:
     if not last.exists():
         return 0
     checkpoint = storage.read_checkpoint(last)
-    storage.check_fit(model, {k.removeprefix("model."): w for k, w in checkpoint["state_dict"].items() if k.startswith("model.")}, str(last))
+    storage.check_fit(model, storage.weights(checkpoint), str(last))
     return int(checkpoint["global_step"])
 
 
-def _trainer(config: Config, folder: Path, summary: dict[str, Any], watch: Watch, resume_step: int) -> lightning.Trainer:
+def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any],
+             resume_step: int) -> lightning.Trainer:  # fmt: skip
     settings = config["trainer"]
     _quiet()
-    places = {"dirpath": folder / "checkpoints", "enable_version_counter": False}
+    places: dict[str, Any] = {"dirpath": folder / "checkpoints", "enable_version_counter": False}
     last = ModelCheckpoint(**places, filename="last", every_n_train_steps=settings["checkpoint_every"], save_top_k=1)
     best = ModelCheckpoint(**places, filename="best", monitor="val/loss", save_top_k=1)
-    callbacks: list[Any] = [watch, Streams(config["seed"]), Interruption(folder / "checkpoints" / "last.ckpt"), best, last]
+    callbacks = [*callbacks, best, last]
     shows = settings["progress"] and sys.stderr.isatty()
     if shows:
-        callbacks.append(Bar(watch, settings["max_steps"]))
+        callbacks.append(Bar(callbacks[0], settings["max_steps"]))
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
     if config["logger"]["name"] == "wandb":
         from zoo.dashboard import wandb_logger
@@ -157,17 +168,6 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], watch: Watch
         callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
         enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
     )  # fmt: skip
-
-
-def _yardsticks(corpus: cache.Corpus) -> dict[str, float]:
-    """Bits a byte of simple models on the very text that validation measures."""
-    text = {split: corpus.tokenizer.decode_bytes(_texts(corpus, split)) for split in ("train", "val")}
-    return yardsticks(text["train"], text["val"])
-
-
-def _texts(corpus: cache.Corpus, split: str) -> Any:
-    ids = corpus.splits[split].ids
-    return ids[ids != corpus.tokenizer.eot]
 
 
 def _peak_memory() -> int:

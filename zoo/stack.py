@@ -63,7 +63,8 @@ class Stack(nn.Module):
     @property
     def limit(self) -> int | None:
         """The most tokens that every position can place, or None."""
-        return min((position.limit for position in self.positions if position.limit is not None), default=None)
+        limits: list[Any] = [position.limit for position in self.positions]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, positions: Tensor | None = None,
                 documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:  # fmt: skip
@@ -78,7 +79,8 @@ class Stack(nn.Module):
             positions = places.clamp(min=0)[:, -queries:]
         context = Context(positions, self.causal, keys, padding, documents, cache)
         contexts = [self._placed(context, position) for position in self.positions]
-        x = self.dropout(self.positions[0].embed(x, positions))
+        first: Any = self.positions[0]
+        x = self.dropout(first.embed(x, positions))
         for block, which in zip(self.blocks, self.position_of, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, contexts[which], use_reentrant=False)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zoo.registry import ZooError
+from zoo.registry import ZooError, first_line
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -62,9 +62,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ZooError(f"refused {path}: it holds more than tensors and plain data, and could run code ({error})") from error
+        raise ZooError(f"refused {path}: it holds more than tensors and plain data, and could run code") from error
     except Exception as error:
-        raise ZooError(f"{path} is damaged or not a checkpoint: {str(error).splitlines()[0]}") from error
+        raise ZooError(f"{path} is damaged or not a checkpoint: {first_line(error)}") from error
     if not isinstance(checkpoint, dict) or not {"zoo", "state_dict"} <= checkpoint.keys():
         raise ZooError(f"{path} is not a checkpoint of this zoo: it does not say of which configuration it is")
     return checkpoint
@@ -84,10 +84,15 @@ def load_model(path: str | Path, device: str = "cpu") -> tuple[Any, Any, dict[st
     config, saved = checkpoint["zoo"]["config"], checkpoint["zoo"]["tokenizer"]
     tokenizer = tokenizers.loads(saved)
     model = models.build(config, device="meta").to_empty(device=device)
-    weights = {name.removeprefix("model."): w for name, w in checkpoint["state_dict"].items() if name.startswith("model.")}
-    check_fit(model, weights, str(path))
-    model.load_state_dict(weights)
+    check_fit(model, weights(checkpoint), str(path))
+    model.load_state_dict(weights(checkpoint))
     return model.eval(), tokenizer, config
+
+
+def weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's own part of a LightningModule's state."""
+    state = checkpoint["state_dict"]
+    return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
 
 
 def check_fit(model: Any, weights: Mapping[str, Any], source: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `python -m zoo.train norm=rms pos=rope`. What is asked for is checked before anything heavy is imported."""
+"""The command line `python -m zoo.train norm=rms pos=rope`: what is asked for is checked before anything is run."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ FREE = ("resume", "logger", "trainer.progress", "trainer.sample")  # what may di
 
 def main() -> None:
     """Check every run that the command line asks for, then let Hydra launch them."""
+    # argparse knows no flag between positionals, but people type `-m` anywhere
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
     arguments = get_args_parser().parse_args()
     configuration.discover()
     try:
@@ -87,7 +89,7 @@ def _refuse_meaningless(config: Config) -> None:
     """Make the model on the meta device, where it costs nothing; components refuse what has no meaning."""
     from zoo import models
 
-    limit: Any = models.build(config, device="meta").stack.limit  # type: ignore[union-attr]
+    limit = models.build(config, device="meta").stack.limit
     if limit is not None and config["loader"]["length"] > limit:
         raise ZooError(f"loader.length={config['loader']['length']} is longer than the {limit} positions of"
                        f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")  # fmt: skip
@@ -98,7 +100,7 @@ def _check_folder(config: Config, folder: Path) -> None:
     if not (folder / "config.yaml").exists():
         return
     if config["resume"] != "auto":
-        raise ZooError(f"{folder} already holds a run: add resume=auto to go on with it, or choose another hydra.run.dir")
+        raise ZooError(f"{folder} already holds a run: go on with it by resume=auto, or choose another hydra.run.dir")
     changed = _changed(config, folder)
     if changed:
         raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}):"

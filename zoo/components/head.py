@@ -16,8 +16,8 @@ class LinearHead(nn.Module):
     def __init__(self, dim: int, vocab: int, *, tied: bool = True, bias: bool = False) -> None:
         super().__init__()
         self.cost = 2 * dim * vocab
-        self.register_parameter("weight", None if tied else nn.Parameter(torch.empty(vocab, dim)))
-        self.register_parameter("bias", nn.Parameter(torch.zeros(vocab)) if bias else None)
+        self.weight = None if tied else nn.Parameter(torch.empty(vocab, dim))
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         return F.linear(x, embedding if self.weight is None else self.weight, self.bias)

@@ -23,17 +23,18 @@ import numpy as np
 
 from zoo.data.corpus import Source
 from zoo.data.tokenizer import Tokenizer, loads
+from zoo.data.yardsticks import unigram_nats, yardsticks
 from zoo.registry import ZooError
 
-FORMAT = 1
+FORMAT = 2
 SPLITS = ("train", "val", "test")
 log = logging.getLogger("zoo")
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """One split. `ids` (tokens,) holds each document as end-of-text and then its tokens: that id is both the start of a
-    document and, as the next token, the end of the one before. `starts` (documents,) says where; `bytes` counts the text's.
+    """One split. `ids` (tokens,) holds each document as end-of-text and then its tokens: end-of-text starts a document
+    and, as the next token, ends the one before. `starts` (documents,) says where; `bytes` counts those of the text.
     """
 
     ids: np.ndarray
@@ -54,7 +55,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenised source: its splits train, val and test, the trained tokenizer, and what a run's summary says of it."""
+    """A tokenised source: its splits train, val, test, its trained tokenizer, and what a run's summary says of it."""
 
     splits: dict[str, Tokens]
     tokenizer: Tokenizer
@@ -68,9 +69,10 @@ class _Corrupt(Exception):
 def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = None) -> Corpus:
     """The tokens of a source, from the cache where it has them, else built and put there.
 
-    The cache lies in `cache_dir`, else $ZOO_CACHE, else ~/.cache/transformer-zoo. An untrained tokenizer is trained on the
-    train split; `tokenizer` itself is left as it is. A damaged cache is built anew, which a warning and `summary["note"]`
-    say. Raises ZooError for what the source refuses, a source that changes meanwhile, and a full disk.
+    The cache lies in `cache_dir`, else $ZOO_CACHE, else ~/.cache/transformer-zoo. An untrained tokenizer is trained on
+    the train split; `tokenizer` itself is left as it is. A damaged cache is built anew, which a warning and
+    `summary["note"]` say. Raises ZooError for what the source refuses, for a source that changes meanwhile and for a
+    full disk.
     """
     root = Path(os.path.expanduser(cache_dir or os.environ.get("ZOO_CACHE") or "~/.cache/transformer-zoo"))
     fingerprint = source.fingerprint()
@@ -90,7 +92,7 @@ def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = No
         corpus = _publish(building, root / key)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ZooError(f"no space left for the token cache in {root}: free some, or set ZOO_CACHE elsewhere") from error
+            raise ZooError(f"no space left for the token cache in {root}: free some, or set ZOO_CACHE") from error
         raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -106,12 +108,11 @@ def _read(folder: Path) -> Corpus:
         if _sha256_text(json.dumps(meta["summary"])) != meta["checksums"]["summary"]:
             raise _Corrupt("the summary in meta.json does not match its checksum")
         tokenizer = loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        counts = meta["summary"]["splits"]
-        dtype = _dtype(tokenizer.vocab)
-        splits = {split: _map(folder / f"{split}.bin", dtype, counts[split]["bytes"], tokenizer.eot) for split in SPLITS}
+        dtype, counts = _dtype(tokenizer.vocab), meta["summary"]["splits"]
+        splits = {name: _map(folder / f"{name}.bin", dtype, counts[name]["bytes"], tokenizer.eot) for name in SPLITS}
         return Corpus(splits, tokenizer, meta["summary"])
-    except FileNotFoundError as error:
-        raise _Corrupt(f"{Path(error.filename).name} is missing") from error
+    except OSError as error:
+        raise _Corrupt(f"{Path(error.filename or '').name}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _Corrupt(f"meta.json cannot be read: {type(error).__name__} {error}") from error
 
@@ -144,10 +145,23 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str)
         "split": found.rule,
         "skipped": found.skipped,
         "tokenizer": {"name": tokenizer.name, "vocab": tokenizer.vocab, **tokenizer.settings()},
+        **_measured(folder, tokenizer),
     }
     checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
     checksums["summary"] = _sha256_text(json.dumps(summary))
-    (folder / "meta.json").write_text(json.dumps({"summary": summary, "checksums": checksums}, indent=1), encoding="utf-8")
+    meta = json.dumps({"summary": summary, "checksums": checksums}, indent=1)
+    (folder / "meta.json").write_text(meta, encoding="utf-8")
+
+
+def _measured(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What simple models reach on the validation text: measured once, since no run changes it."""
+    dtype, piece = _dtype(tokenizer.vocab), 1 << 20
+    train, val = (_map(folder / f"{split}.bin", dtype, 0, tokenizer.eot).ids for split in ("train", "val"))
+    texts = (tokenizer.decode_bytes(train[start : start + piece]) for start in range(0, len(train), piece))
+    return {
+        "yardsticks": yardsticks(texts, tokenizer.decode_bytes(val)),
+        "unigram_nats": unigram_nats(train, val, tokenizer.vocab),
+    }
 
 
 def _tokenise(path: Path, texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, int]:
@@ -166,11 +180,13 @@ def _tokenise(path: Path, texts: Iterable[str], tokenizer: Tokenizer) -> dict[st
 def _batches(texts: Iterable[str], size: int = 1 << 20) -> Iterator[list[str]]:
     """Lists of texts of about `size` characters each: enough for every core, little enough for memory."""
     batch: list[str] = []
+    room = size
     for text in texts:
         batch.append(text)
-        if sum(map(len, batch)) >= size or len(batch) == 1024:
+        room -= 1 + len(text)
+        if room < 0:
             yield batch
-            batch = []
+            batch, room = [], size
     if batch:
         yield batch
 
@@ -185,9 +201,9 @@ def _publish(building: Path, folder: Path) -> Corpus:
                 raise
         try:
             return _read(folder)
-        except _Corrupt:
+        except _Corrupt as error:
             if not building.exists():
-                raise
+                raise ZooError(f"the token cache {folder} cannot be read back ({error}): start again") from error
             damaged = building.with_suffix(".damaged")
             folder.rename(damaged)
             shutil.rmtree(damaged, ignore_errors=True)
@@ -201,9 +217,7 @@ def _writable(root: Path) -> Path:
     except OSError as error:
         spare = Path(tempfile.mkdtemp(prefix="transformer-zoo-"))
         atexit.register(shutil.rmtree, spare, ignore_errors=True)
-        log.warning(
-            f"the token cache {root} cannot be written ({error.strerror}): using {spare} for this run. Set ZOO_CACHE to keep it"
-        )
+        log.warning(f"the token cache {root} cannot be written ({error.strerror}), so this run uses {spare}")
         return spare
 
 

@@ -1,4 +1,4 @@
-"""Where text comes from: documents, a fingerprint of them, and their splits. The default is the standard library's source."""
+"""Where text comes from: documents, their fingerprint, their splits. The default is the standard library's source."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BY_DOCUMENT, WITHIN_DOCUMENTS = "by document", "within documents"
 class Splits:
     """The documents of a source, apart. `rows` are streams of {id, text}; nothing is copied, so nothing grows stale.
 
-    `rule` says how they were told apart, `bytes` counts the UTF-8 bytes of each split, `skipped` the files and rows left
-    out, by reason.
+    `rule` says how they were told apart, `bytes` counts the UTF-8 bytes of each split, `skipped` the files and rows
+    left out, by reason.
     """
 
     rows: dict[str, IterableDataset]
@@ -39,8 +39,8 @@ class Splits:
 class Source:
     """Documents told apart by a hash of their id, so that a split stays the same when other documents come or go.
 
-    `val_fraction` and `test_fraction` are shares of the documents. Where that leaves a wanted split empty (one big file),
-    the last shares of the text are cut off at a line end instead.
+    `val_fraction` and `test_fraction` are shares of the documents. Where that leaves a wanted split empty (one big
+    file), the last shares of the text are cut off at a line end instead.
     """
 
     def __init__(self, *, val_fraction: float = 0.02, test_fraction: float = 0.02) -> None:
@@ -159,7 +159,7 @@ class Python(Source):
 
 
 def walk(root: Path, keep: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    """The files below a folder in a fixed order, with relative paths. `keep` is asked of each name; a folder's ends in /."""
+    """The files below a folder, in order, by relative path. `keep` is asked of each name; a folder's ends in /."""
     for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
         folder = entry.is_dir(follow_symlinks=False)
         if keep(entry.name + "/" * folder):

@@ -20,11 +20,11 @@ Batch = dict[str, torch.Tensor]
 class Blocks(Dataset[Batch]):
     """A split cut into blocks of `length` tokens, documents packed one after the other.
 
-    Block i holds the ids i * length to (i + 1) * length: all but the last are its tokens, all but the first its labels, so
-    that each id but the very first of the split is a label exactly once. A batch is int64 tensors of shape (batch, length):
-    `tokens`, `labels`, and with `isolate` also `documents` (numbered from 0 in each block) and `positions` (from 0 in each
-    document, or in the part of it that the block has). The places that the last block lacks are end-of-text, labelled
-    IGNORE, and a document of their own.
+    Block i holds the ids i * length to (i + 1) * length: all but the last are its tokens, all but the first its labels,
+    so that each id but the very first of the split is a label exactly once. A batch is int64 tensors of shape (batch,
+    length): `tokens`, `labels`, and with `isolate` also `documents` (numbered from 0 in each block) and `positions`
+    (from 0 in each document, or in the part of it that the block has). The places that the last block lacks are
+    end-of-text, labelled IGNORE, and a document of their own.
     """
 
     def __init__(self, tokens: Tokens, length: int, *, isolate: bool) -> None:
@@ -58,13 +58,15 @@ class Blocks(Dataset[Batch]):
 class GlobalBatches:
     """A batch sampler without end: the blocks that each process takes at each step.
 
-    Every epoch is a new permutation of all `size` blocks, and batches run on across its end, so that no block is dropped.
-    `batch_size` counts the blocks of one optimiser step; they are the same whatever `world` (processes) and `accumulate`
-    (micro-batches a step), which cut the step's blocks in order: micro-batch first, process second. An iterator's
-    `state_dict` is all that a resumed run needs. Raises ZooError when the step cannot be cut evenly.
+    Every epoch is a new permutation of all `size` blocks, and batches run on across its end, so that no block is
+    dropped. `batch_size` counts the blocks of one optimiser step; they are the same whatever `world` (processes) and
+    `accumulate` (micro-batches a step), which cut the step's blocks in order: micro-batch first, process second. An
+    iterator's `state_dict` is all that a resumed run needs. Raises ZooError when the step cannot be cut evenly.
     """
 
-    def __init__(self, size: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1) -> None:
+    def __init__(
+        self, size: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1
+    ) -> None:
         if batch_size < 1 or batch_size % (world * accumulate):
             raise ZooError(
                 f"loader.batch_size={batch_size} must be a multiple of {world * accumulate} "
@@ -79,6 +81,9 @@ class GlobalBatches:
 
     def __iter__(self) -> GlobalIterator:
         return GlobalIterator(self)
+
+    def __len__(self) -> int:
+        return 2**62  # no run gets there; without a length, Lightning reads a batch ahead and saves that place
 
     def share(self, step: int, part: int) -> list[int]:
         """The blocks of this process in micro-batch `part` of optimiser step `step`."""
@@ -121,6 +126,6 @@ class GlobalIterator(Iterator[list[int]]):
         return {"blocks": self.batches.size, "batch_size": self.batches.batch_size, "seed": self.batches.seed}
 
 
-def as_is(batch: Batch) -> Batch:
+def as_is(batch: Any) -> Any:
     """The collate function of `Blocks`, whose batches are whole already."""
     return batch

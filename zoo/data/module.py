@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import lightning
 import torch
 from torch.utils.data import BatchSampler, DataLoader
@@ -16,28 +18,32 @@ class Data(lightning.LightningDataModule):
     """Train batches without end, whose place is kept in the checkpoint; val and test batches in order, each block once.
 
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
-    counts the tokens of a block. Every process takes its own share, so the Trainer needs `use_distributed_sampler=False`.
-    Raises ZooError when the train split is smaller than one block or the batch cannot be shared evenly.
+    counts the tokens of a block. Every process takes its own share, so the Trainer needs
+    `use_distributed_sampler=False`. Raises ZooError when the train split is smaller than one block or the batch cannot
+    be shared evenly.
     """
 
     def __init__(
-        self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int, accumulate: int = 1
+        self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
+        accumulate: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         tokens = len(corpus.splits["train"].ids)
         if tokens <= length:
             raise ZooError(
-                f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next token: "
-                "give more text or a smaller loader.length"
+                f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next "
+                "token: give more text or a smaller loader.length"
             )
         self.blocks = {name: Blocks(split, length, isolate=isolate) for name, split in corpus.splits.items()}
         self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
 
     def train_dataloader(self) -> StatefulDataLoader:
-        return StatefulDataLoader(
-            self.blocks["train"], batch_sampler=self._batches(), collate_fn=as_is, num_workers=self.workers,
-            pin_memory=torch.cuda.is_available(),
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata's own doing
+            return StatefulDataLoader(
+                self.blocks["train"], batch_sampler=self._batches(), collate_fn=as_is, num_workers=self.workers,
+                pin_memory=torch.cuda.is_available(),
+            )  # fmt: skip
 
     def val_dataloader(self) -> DataLoader:
         return self._in_order("val")

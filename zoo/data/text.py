@@ -21,8 +21,8 @@ ENDS = {"paragraph": re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n))(?!\r?\n)"), "line": 
 class Text(Source):
     """Your own files: a txt, md, py, jsonl or parquet file, or a folder of them.
 
-    `path` is the file or folder. `column` names the text of a jsonl or parquet row. `sample_by` says what a document is: a
-    whole file or row, a paragraph (up to and with its blank lines) or a line.
+    `path` is the file or folder. `column` names the text of a jsonl or parquet row. `sample_by` says what a document
+    is: a whole file or row, a paragraph (up to and with its blank lines) or a line.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Text(Source):
         suffixes = ", ".join(READERS)
         if self.path.is_file():
             if self.path.suffix.lower() not in READERS:
-                raise ZooError(f"{self}: no reader for {self.path.suffix or 'a name without suffix'!r}, only for {suffixes}")
+                raise ZooError(f"{self}: no reader for suffix {self.path.suffix!r}, only for {suffixes}")
             return [(self.path.name, self.path)]
         if not self.path.is_dir():
             raise ZooError(f"{self}: there is no such file or folder{self._sibling()}")
@@ -77,18 +77,20 @@ class Text(Source):
             # Streamed, because the library's cache of converted files would outlive an edit of the file.
             for row, values in enumerate(load_dataset(kind, data_files=str(path), split="train", streaming=True)):
                 if self.column not in values:
-                    raise ZooError(f"{path} has no column {self.column!r}{did_you_mean(self.column, values)}: set data.column")
+                    raise ZooError(f"{path} has no data.column={self.column}{did_you_mean(self.column, values)}")
                 text = values[self.column]
                 if text is None:
                     skipped["row without text"] += 1
                 elif not isinstance(text, str):
-                    raise ZooError(f"{path}, row {row + 1}: column {self.column!r} holds {type(text).__name__}, not text")
+                    kind = type(text).__name__
+                    raise ZooError(f"{path}, row {row + 1}: data.column={self.column} holds {kind}, not text")
                 else:
                     yield f"{name}#{row}", text
         except (ZooError, MemoryError):
             raise
         except Exception as error:  # the library and its readers share no base class
-            raise ZooError(f"{path} cannot be read as {kind} after row {row + 1}: {str(error).splitlines()[0]}") from error
+            reason = str(error).partition("\n")[0]
+            raise ZooError(f"{path} cannot be read as {kind} after row {row + 1}: {reason}") from error
 
     def _sibling(self) -> str:
         if not self.path.parent.is_dir():
@@ -106,7 +108,5 @@ def _plain(path: Path) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        byte = content[error.start]
-        raise ZooError(
-            f"{path} is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}. Convert it or take it out of data.path"
-        ) from None
+        where = f"byte 0x{content[error.start]:02x} at offset {error.start}"
+        raise ZooError(f"{path} is not UTF-8 text: {where}. Convert it or take it out of data.path") from None

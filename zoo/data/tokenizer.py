@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ BYTES = 256
 
 
 class Tokenizer:
-    """What every tokenizer offers. `pieces[id]` is the bytes that an id stands for; end-of-text and unused ids have none.
+    """What every tokenizer offers. `pieces[id]` are the bytes an id stands for; end-of-text and unused ids have none.
 
     `vocab` is the declared number of ids, so that a model's shape follows from its configuration alone; `eot` is the id
     of end-of-text, which no text encodes to; `trained` says whether `encode` may be called.
@@ -66,6 +67,8 @@ class Tokenizer:
 
     def load_state(self, state: Any) -> None:
         """Take on what `state` gave. Raises ZooError when it is not such a state."""
+        if state is not None:
+            raise ZooError(f"the saved {self.name} tokenizer is damaged: it has a state, and needs none")
 
     def dumps(self) -> str:
         """The whole tokenizer as JSON, for `loads`."""
@@ -77,11 +80,11 @@ def loads(text: str) -> Tokenizer:
     try:
         options = json.loads(text)
         state = options.pop("state")
-        known = isinstance(options["name"], str)
+        sound = isinstance(options["name"], str) and "${" not in json.dumps(options)  # OmegaConf would resolve it
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ZooError(f"this is not a tokenizer saved by the zoo ({error})") from None
-    if not known:
-        raise ZooError("this is not a tokenizer saved by the zoo (its name is not a word)")
+    if not sound:
+        raise ZooError("this is not a tokenizer saved by the zoo (its name or an option is no plain value)")
     tokenizer: Tokenizer = build("tokenizer", options)
     tokenizer.load_state(state)
     return tokenizer
@@ -117,7 +120,7 @@ class BPE(Tokenizer):
 
     def __init__(self, *, vocab: int = 4096, min_frequency: int = 2) -> None:
         if not BYTES + 1 <= vocab <= 1 << 24:
-            raise ZooError(f"tokenizer.vocab={vocab} must lie between {BYTES + 1} (bytes and end-of-text) and {1 << 24}")
+            raise ZooError(f"tokenizer.vocab={vocab} must be {BYTES + 1} (bytes and end-of-text) to {1 << 24}")
         self.vocab, self.min_frequency = vocab, min_frequency
         self.trained = False
 
@@ -152,17 +155,23 @@ class BPE(Tokenizer):
             return
         letters = _letters()
         try:
-            ids, merges = dict(state["model"]["vocab"]), [tuple(merge) for merge in state["model"]["merges"]]
-            pieces = {i: b"" if i == self.eot else bytes(letters[letter] for letter in token) for token, i in ids.items()}
-            sound = ids[EOT] == self.eot and sorted(pieces) == list(range(len(ids))) and len(ids) <= self.vocab
-            sound = sound and set(letters) <= set(ids)
-            self._bpe = _byte_level(ids, merges)
-        except Exception as error:  # the library raises bare Exception for merges that make no sense
+            ids, merges = dict(state["model"]["vocab"]), [(left, right) for left, right in state["model"]["merges"]]
+            pieces = {i: bytes(letters[letter] for letter in token) for token, i in ids.items() if token != EOT}
+            sound = sorted([ids[EOT], *pieces]) == list(range(len(ids))) and len(ids) <= self.vocab
+            sound = sound and ids[EOT] == self.eot and set(letters) <= set(ids)
+            sound = sound and all(type(i) is int for i in ids.values())
+            sound = sound and all({left, right, left + right} <= ids.keys() for left, right in merges)
+        except (KeyError, TypeError, ValueError) as error:
             raise ZooError(f"the saved BPE tokenizer is damaged ({type(error).__name__}: {error})") from None
         if not sound:
             raise ZooError(f"the saved BPE tokenizer is damaged: its ids are not those of a vocabulary of {self.vocab}")
         self.pieces = [pieces.get(i, b"") for i in range(self.vocab)]
+        self._model = ids, merges
         self.trained = True
+
+    @cached_property
+    def _bpe(self) -> Any:
+        return _byte_level(*self._model)
 
 
 def _byte_level(vocab: dict[str, int], merges: list[Any]) -> Any:
@@ -186,13 +195,13 @@ def _letters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(BYTES + n): byte for n, byte in enumerate(others)}
 
 
-_LINE_END = re.compile(r"\n(?=\w)")
+_LINE_END = re.compile(r"(?<=\S)\n(?=\w)")
 
 
 def _parts(text: str, size: int = 1 << 20) -> Iterator[str]:
     """The text in parts of about `size` characters, since the library holds some 30 bytes for each byte of a part.
 
-    Cut between a line end and a word, where the pre-tokenizer cuts too: the ids are those of the whole text.
+    Cut where a single line end stands between words, which the pre-tokenizer does too: the ids stay the same.
     """
     _utf8(text)
     start = 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Iterable
 
 import numpy as np
 
 LETTERS = 256
 
 
-def yardsticks(train: bytes, text: bytes) -> dict[str, float]:
-    """Bits a byte that three simple models need for `text`.
+def yardsticks(train: Iterable[bytes], text: bytes) -> dict[str, float]:
+    """Bits a byte that three simple models need for `text`; `train` comes in pieces, so that it may be large.
 
     With c the counts in `train`, n its length and b the bytes of `text`, each the mean over `text` of -log2 p:
     unigram: p(b) = (c[b] + 1) / (n + 256).
@@ -20,9 +21,12 @@ def yardsticks(train: bytes, text: bytes) -> dict[str, float]:
     """
     if not text:
         return dict.fromkeys(("unigram", "bigram", "xz"), float("nan"))
-    fit, seen = np.frombuffer(train, np.uint8), np.frombuffer(text, np.uint8)
-    single = _bits(np.bincount(fit, minlength=LETTERS))
-    pair = _bits(np.bincount(_pairs(fit), minlength=LETTERS**2).reshape(LETTERS, LETTERS))
+    singles, pairs, before = np.zeros(LETTERS, np.int64), np.zeros(LETTERS**2, np.int64), b""
+    for piece in train:
+        singles += np.bincount(np.frombuffer(piece, np.uint8), minlength=LETTERS)
+        pairs += np.bincount(_pairs(np.frombuffer(before + piece, np.uint8)), minlength=LETTERS**2)
+        before = piece[-1:] or before
+    seen, single, pair = np.frombuffer(text, np.uint8), _bits(singles), _bits(pairs.reshape(LETTERS, LETTERS))
     return {
         "unigram": float(single[seen].mean()),
         "bigram": float((single[seen[0]] + pair.reshape(-1)[_pairs(seen)].sum()) / len(seen)),
@@ -31,8 +35,8 @@ def yardsticks(train: bytes, text: bytes) -> dict[str, float]:
 
 
 def unigram_nats(ids_train: np.ndarray, ids_val: np.ndarray, vocab: int) -> float:
-    """Cross-entropy of `ids_val`, in nats a token, under token frequencies: p(i) = (c[i] + 1) / (n + vocab), c and n those of
-    `ids_train`. A model that stays here has learned nothing of the order of tokens. nan when `ids_val` is empty.
+    """Cross-entropy of `ids_val`, in nats a token, under frequencies: p(i) = (c[i] + 1) / (n + vocab), with c and n
+    from `ids_train`. A model that stays here has learned nothing of their order. nan when `ids_val` is empty.
     """
     if not len(ids_val):
         return float("nan")

@@ -1,0 +1,91 @@
+from types import SimpleNamespace
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from zoo.data.cache import Corpus
+from zoo.data.loading import IGNORE
+from zoo.data.module import Data
+from zoo.data.tokenizer import Byte
+from zoo.registry import ZooError
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def data(tokens, **options):
+    corpus = Corpus({"train": tokens, "val": tokens, "test": tokens}, Byte(), {})
+    settings = {"batch_size": 4, "length": 4, "isolate": False, "workers": 0, "seed": 0, **options}
+    return Data(corpus, **settings)
+
+
+def labels(batches):
+    return [label for batch in batches for label in batch["labels"].flatten().tolist() if label != IGNORE]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_evaluation_sees_each_label_once_over_all_processes(tokens, world):
+    seen = []
+    for rank in range(world):
+        module = data(tokens, batch_size=6)
+        module.trainer = SimpleNamespace(global_rank=rank, world_size=world)
+        seen += labels(module.val_dataloader())
+        assert labels(module.test_dataloader()) == labels(module.val_dataloader())
+    assert sorted(seen) == sorted(tokens.ids[1:].tolist())
+
+
+def test_the_processes_of_a_trainer_share_each_step(tokens):
+    whole = next(iter(data(tokens).train_dataloader()))
+    halves = []
+    for rank in range(2):
+        module = data(tokens)
+        module.trainer = SimpleNamespace(global_rank=rank, world_size=2)
+        halves.append(next(iter(module.train_dataloader()))["tokens"])
+    assert torch.equal(torch.cat(halves), whole["tokens"])
+
+
+def test_too_little_text_is_refused(tokens):
+    assert len(data(tokens, length=44).blocks["train"]) == 1
+    with pytest.raises(
+        ZooError, match=r"the train split has 45 tokens.*loader\.length=45.*give more text or a smaller"
+    ):
+        data(tokens, length=45)
+
+
+class Recorder(lightning.LightningModule):
+    """Learns nothing and remembers the tokens of every batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen = []
+
+    def training_step(self, batch, index):
+        self.seen.append(batch["tokens"].tolist())
+        return self.weight.sum()
+
+    def validation_step(self, batch, index):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_resumed_in_mid_epoch_sees_the_same_batches(tokens, tmp_path, workers):
+    def run(resume=None):
+        model = Recorder()
+        keep = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, enable_version_counter=False)
+        trainer = lightning.Trainer(
+            accelerator="cpu", max_steps=8, max_epochs=-1, accumulate_grad_batches=2, use_distributed_sampler=False,
+            val_check_interval=6, check_val_every_n_epoch=None, limit_val_batches=1, callbacks=[keep], logger=False,
+            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        )  # fmt: skip
+        trainer.fit(model, data(tokens, workers=workers, accumulate=2), ckpt_path=resume, weights_only=False)
+        return model.seen
+
+    whole = run()
+    assert len(whole) == 16
+    for step in (1, 3, 5):
+        assert run(tmp_path / f"step={step}.ckpt") == whole[2 * step :]

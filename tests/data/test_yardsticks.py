@@ -1,0 +1,41 @@
+import lzma
+import math
+
+import numpy as np
+import pytest
+
+from zoo.data.yardsticks import unigram_nats, yardsticks
+
+
+def test_a_constant_text():
+    n = 100_000
+    found = yardsticks([b"a" * n], b"a" * 50)
+    assert found["unigram"] == pytest.approx(-math.log2((n + 1) / (n + 256)))
+    assert found["bigram"] == pytest.approx((found["unigram"] + 49 * -math.log2(n / (n - 1 + 256))) / 50)
+    assert found["xz"] == 8 * len(lzma.compress(b"a" * 50, preset=9 | lzma.PRESET_EXTREME)) / 50
+
+
+def test_two_equally_likely_letters_need_one_bit():
+    text = np.random.default_rng(0).choice([97, 98], 200_000).astype(np.uint8).tobytes()
+    found = yardsticks([text[:70_001], b"", text[70_001:150_000]], text[150_000:])
+    assert found["unigram"] == pytest.approx(1, abs=0.005)
+    assert found["bigram"] == pytest.approx(1, abs=0.008)
+    assert found["xz"] > 1
+
+
+def test_an_alternation_is_one_bit_by_letter_and_none_by_pair():
+    found = yardsticks([b"ab" * 50_000], b"ab" * 500)
+    assert found["unigram"] == pytest.approx(1, abs=0.005)
+    assert found["bigram"] < 0.01
+    assert yardsticks([], b"ab")["bigram"] == 8
+
+
+def test_an_empty_text_has_no_figure():
+    assert all(math.isnan(value) for value in yardsticks([b"abc"], b"").values())
+    assert math.isnan(unigram_nats(np.arange(3), np.arange(0), 3))
+
+
+def test_unigram_nats_over_tokens():
+    assert unigram_nats(np.arange(0), np.arange(5), 5) == pytest.approx(math.log(5))
+    expected = -(math.log(4 / 9) + math.log(1 / 9)) / 2
+    assert unigram_nats(np.array([0, 0, 0, 1], np.uint16), np.array([0, 4], np.uint16), 5) == pytest.approx(expected)

@@ -1,0 +1,71 @@
+"""A text of a few thousand lines, and runs so small that each takes about a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = [
+    "arch.dim=32", "arch.layers=2", "arch.heads=2", "arch.length=32", "loader.batch_size=4", "schedule.warmup=2",
+    "trainer.max_steps=8", "trainer.log_every=2", "trainer.eval_every=4", "trainer.checkpoint_every=4",
+    "trainer.accelerator=cpu", "trainer.threads=1", "logger=none", "data.val_fraction=0.1", "data.test_fraction=0.1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of small text files, the same on every machine."""
+    folder = tmp_path_factory.mktemp("text")
+    for number in range(40):
+        lines = [f"{number} times {times} is {number * times}" for times in range(12)]
+        (folder / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test in a folder of its own; one token cache for all; no key of the person who runs the tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+
+
+@pytest.fixture
+def words(text: Path) -> list[str]:
+    """The overrides of a tiny run on the text."""
+    return ["data=text", f"data.path={text}", *TINY]
+
+
+@pytest.fixture
+def train(words: list[str]) -> Callable[..., dict[str, Any]]:
+    """Train in this process; gives the summary. Exceptions pass through."""
+    from zoo import config, run
+
+    def train(folder: Path | str, *overrides: str) -> dict[str, Any]:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return run.run(config.compose([*words, *overrides]), Path(folder), list(overrides))
+
+    return train
+
+
+@pytest.fixture
+def command(words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Train as a person would, in a process of its own; hangs are failures."""
+
+    def command(*arguments: str, module: str = "zoo.train", tiny: bool = True) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", module, *(words if tiny else []), *arguments]
+        return subprocess.run(line, capture_output=True, text=True, timeout=200, env=os.environ, check=False)
+
+    return command
+
+
+def summary(folder: Path | str) -> dict[str, Any]:
+    return json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))

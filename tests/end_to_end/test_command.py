@@ -1,0 +1,215 @@
+"""The command lines as a person types them, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import summary
+from tests.end_to_end.test_run import equal, losses, weights
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
+    done = command("norm=rms", "pos=rope")
+    assert done.returncode == 0, done.stderr
+    (folder,) = Path("runs").iterdir()
+    told = summary(folder)
+    for shown in (f"{told['metrics']['val/bits_per_byte']:.3f}", "unigram", "xz", str(folder), "python -m zoo.generate"):
+        assert shown in done.stdout
+    written = command(f"ckpt={folder}", "prompt=3 times", "tokens=5", "temperature=0", module="zoo.generate", tiny=False)
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.startswith("3 times")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("norm=rsm", "did you mean 'rms'"),
+        ("nrom=rms", "did you mean 'norm'"),
+        ("norm.epss=1", "did you mean 'eps'"),
+        ("norm.eps=abc", "norm.eps: Value 'abc'"),
+        ("attn=gqa attn.kv_heads=3 arch.heads=4", "4 heads cannot share 3 KV heads"),
+        ("pos=rope attn.head_dim=5", "must be even, not 5"),
+        ("pos=learned arch.length=32 loader.length=64", "longer than the 32 positions of pos=learned"),
+        ("data.path=nowhere", "nowhere"),
+        ("trainer.max_steps=0", "trainer.max_steps"),
+        ("loader.batch_size=3 trainer.accumulate=2", "batch_size=3"),
+    ],
+)
+def test_a_mistake_is_met_with_one_plain_sentence(command: Command, wrong: str, said: str) -> None:
+    done = command(*wrong.split())
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_folder_is_not_written_over(command: Command) -> None:
+    assert command("hydra.run.dir=here").returncode == 0
+    before = Path("here/summary.json").read_bytes()
+    again, other = command("hydra.run.dir=here"), command("hydra.run.dir=here", "norm=rms", "resume=auto")
+    assert "already holds a run" in again.stderr
+    assert "different: norm" in other.stderr
+    assert again.returncode and other.returncode
+    assert Path("here/summary.json").read_bytes() == before
+    finished = command("hydra.run.dir=here", "resume=auto")
+    assert finished.returncode == 0, finished.stderr
+    assert "Validation" in finished.stdout
+    assert Path("here/summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_is_found_and_gone_on_with(words: list[str], command: Command, number: int) -> None:
+    long = ["trainer.max_steps=400", "trainer.eval_every=200"]
+    process = subprocess.Popen([sys.executable, "-m", "zoo.train", *words, *long], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 120
+    while not list(Path("runs").glob("*/checkpoints/last.ckpt")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    (folder,) = Path("runs").iterdir()
+    assert summary(folder)["status"] == ("running" if number == signal.SIGKILL else "interrupted")
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert b"resume=auto" in output
+        assert b"Traceback" not in output
+    done = command(*long, "resume=auto")
+    assert done.returncode == 0, done.stderr
+    assert list(Path("runs").iterdir()) == [folder]
+    assert summary(folder)["status"] == "finished"
+    assert [step for step, _, _ in losses(folder)] == [str(step) for step in range(2, 401, 2)]
+
+
+def test_multirun_makes_a_run_a_combination(command: Command) -> None:
+    done = command("norm=layer,rms", "-m", "pos=learned,rope", "hydra.sweep.dir=sweep", "logger=wandb")
+    assert done.returncode == 0, done.stderr
+    told = [summary(f"sweep/{job}") for job in range(4)]
+    assert [(t["choices"]["norm"], t["choices"]["pos"]) for t in told] == [
+        ("layer", "learned"), ("layer", "rope"), ("rms", "learned"), ("rms", "rope"),
+    ]  # fmt: skip
+    assert len(list(Path("sweep").glob("*/wandb/offline-run-*/*.wandb"))) == 4
+    alone = command("norm=rms", "pos=learned", "hydra.run.dir=alone")
+    assert alone.returncode == 0, alone.stderr
+    assert equal(weights("alone"), weights("sweep/2"))
+
+
+def test_multirun_refuses_a_meaningless_job_before_the_first(command: Command) -> None:
+    done = command("-m", "attn=mha,gqa", "+attn.kv_heads=1,3", "hydra.sweep.dir=sweep")
+    assert done.returncode != 0
+    assert not Path("sweep").exists()
+
+
+def test_a_job_that_fails_fails_alone(command: Command) -> None:
+    done = command("-m", "optim.lr=1e-3,1e30", "seed=0,1", "hydra.sweep.dir=sweep")
+    assert done.returncode != 0
+    assert [summary(f"sweep/{job}")["status"] for job in range(4)] == ["finished", "finished", "diverged", "diverged"]
+
+
+def test_two_processes_see_what_one_sees(command: Command) -> None:
+    one = command("hydra.run.dir=one")
+    two = command("trainer=ddp_sim", "hydra.run.dir=two", "trainer.accumulate=2")
+    assert one.returncode == 0, one.stderr
+    assert two.returncode == 0, two.stderr
+    for (step, loss, val), (step_, loss_, val_) in zip(losses("one"), losses("two"), strict=True):
+        assert step == step_
+        assert float(loss) == pytest.approx(float(loss_), abs=1e-5)
+        assert (val == val_ == "") or float(val) == pytest.approx(float(val_), abs=1e-5)
+
+
+def test_multirun_of_several_processes(command: Command) -> None:
+    done = command("-m", "trainer=ddp_sim", "norm=layer,rms", "optim.lr=1e-3,1e30", "hydra.sweep.dir=sweep")
+    assert done.returncode != 0
+    told = [summary(f"sweep/{job}") for job in range(4)]
+    assert [t["status"] for t in told] == ["finished", "diverged", "finished", "diverged"]
+    assert [t["choices"]["norm"] for t in told] == ["layer", "layer", "rms", "rms"]
+
+
+def test_the_offline_wandb_file_tells_the_run(command: Command) -> None:
+    done = command("norm=rms", "logger=wandb", "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    assert "wandb sync" in done.stdout
+    (file,) = Path("run/wandb").glob("offline-run-*/*.wandb")
+    run, history, exit_code = read_wandb(file)
+    assert run["norm"] == "rms"
+    assert run["parameters"] == summary("run")["parameters"]
+    assert [row["val/loss"] for row in history if "val/loss" in row][-1] == pytest.approx(summary("run")["metrics"]["val/loss"])
+    assert exit_code == 0
+
+
+def read_wandb(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+    """Configuration, history and exit code of an offline run: a log of 32 KiB blocks behind a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, whole = file.read_bytes(), 7, b""
+    config: dict[str, Any] = {}
+    history: list[dict[str, Any]] = []
+    code = -1
+    while place + 7 <= len(data):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        whole += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind not in (1, 4):  # the first or a middle piece of a record
+            continue
+        record, whole = Record.FromString(whole), b""
+        if record.HasField("run"):
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        if record.HasField("history"):
+            history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
+        if record.HasField("exit"):
+            code = record.exit.exit_code
+    return config, history, code
+
+
+def test_help_lists_the_menu(command: Command) -> None:
+    done = command("--help", tiny=False)
+    assert done.returncode == 0
+    assert re.search(r"^norm: .*layer.*rms", done.stdout, re.MULTILINE)
+    assert "resume=auto" in done.stdout
+
+
+def test_components_and_cost_speak_json(command: Command) -> None:
+    menu = json.loads(command("--json", module="zoo.components", tiny=False).stdout)
+    assert menu["norm"]["rms"]["options"] == {"eps": 1e-6}
+    cost = json.loads(command("--json", "model=gpt2", module="zoo.cost", tiny=False).stdout)
+    assert cost["parameters"] == 124_439_808  # Radford 2019, as transformers counts it
+
+
+def test_a_component_of_ones_own(tmp_path: Path, words: list[str]) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from torch import nn\n"
+        "from zoo.registry import register\n\n"
+        "@register('norm', 'halved')\n"
+        "class Halved(nn.Module):\n"
+        '    """Half of x."""\n'
+        "    def __init__(self, dim: int, *, by: float = 2.0) -> None:\n"
+        "        super().__init__()\n"
+        "        self.by = by\n"
+        "    def forward(self, x):\n"
+        "        return x / self.by\n\n"
+        "if __name__ == '__main__':\n"
+        "    from zoo.train import main\n"
+        "    main()\n",
+        encoding="utf-8",
+    )
+    line = [sys.executable, str(script), *words, "norm=halved", "norm.by=4", "hydra.run.dir=run"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    assert summary("run")["choices"]["norm"] == "halved"

@@ -1,0 +1,246 @@
+"""What a run leaves, and how it ends, well or badly."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from tests.end_to_end.conftest import summary
+from zoo import callbacks, config, lit, storage
+from zoo.callbacks import Diverged, Interrupted
+from zoo.registry import ZooError
+
+Train = Callable[..., dict[str, Any]]
+
+
+def weights(folder: Path | str, name: str = "last") -> dict[str, torch.Tensor]:
+    return torch.load(Path(folder) / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
+
+
+def losses(folder: Path | str) -> list[tuple[str, str, str]]:
+    with (Path(folder) / "metrics.csv").open(encoding="utf-8") as file:
+        return [(row["step"], row["train/loss"], row["val/loss"]) for row in csv.DictReader(file)]
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def when(step: int, act: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something in the middle of training, at the end of a step."""
+    before = callbacks.Watch.on_train_batch_end
+
+    def watch(self: Any, trainer: Any, *rest: Any) -> None:
+        before(self, trainer, *rest)
+        if trainer.global_step == step:
+            act(trainer)
+
+    monkeypatch.setattr(callbacks.Watch, "on_train_batch_end", watch)
+
+
+def test_the_run_folder_holds_what_the_contract_says(train: Train) -> None:
+    told = train("run", "norm=rms", "pos=rope", "tokenizer=bpe", "tokenizer.vocab=300")
+    assert told == summary("run")
+    assert told["status"] == "finished"
+    assert told["error"] is None
+    assert told["choices"]["norm"] == "rms"
+    assert told["choices"]["pos"] == "rope"
+    assert told["overrides"][0] == "norm=rms"
+    assert told["steps"] == 8
+    assert told["tokens"] == 8 * 4 * 32
+    assert {"val/loss", "val/perplexity", "val/bits_per_byte"} <= told["metrics"].keys()
+    assert {"unigram", "bigram", "xz"} <= told["yardsticks"].keys()
+    assert {"fingerprint", "documents", "bytes", "tokens"} <= told["data"].keys()
+    for key in ("seed", "parameters", "flops_per_token", "tokens_per_second", "peak_memory_bytes", "versions"):
+        assert told[key] is not None
+    assert "${" not in Path("run/config.yaml").read_text(encoding="utf-8")
+    assert OmegaConf.load("run/config.yaml").loader.length == 32
+    for name in ("last", "best"):
+        assert all("=" not in key.name for key in Path("run/checkpoints").iterdir())
+        checkpoint = storage.read_checkpoint(Path("run/checkpoints") / f"{name}.ckpt")
+        assert checkpoint["zoo"]["config"]["norm"]["name"] == "rms"
+    steps = [step for step, _, _ in losses("run")]
+    assert steps == ["2", "4", "6", "8"]
+    assert [step for step, _, val in losses("run") if val] == ["4", "8"]
+
+
+def test_training_beats_the_unigram_yardstick(train: Train) -> None:
+    told = train("run", "trainer.max_steps=150", "trainer.eval_every=150", "optim.lr=5e-3")
+    assert told["metrics"]["val/bits_per_byte"] < told["yardsticks"]["unigram"]
+
+
+def test_bits_per_byte_is_the_loss_in_other_units_when_every_byte_is_a_token(train: Train) -> None:
+    told = train("run")
+    tokens, size = (told["data"]["splits"]["val"][key] for key in ("tokens", "bytes"))
+    expected = told["metrics"]["val/loss"] * (tokens - 1) / size / torch.log(torch.tensor(2.0)).item()
+    assert told["metrics"]["val/bits_per_byte"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_same_words_give_the_same_weights_and_another_seed_others(train: Train) -> None:
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(folder, f"seed={seed}", "arch.dropout=0.1")
+    assert equal(weights("a"), weights("b"))
+    assert not equal(weights("a"), weights("c"))
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    extra = ("arch.dropout=0.1", "trainer.accumulate=2")
+    train("whole", *extra)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(trainer: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        when(step, kill, patch)
+        with pytest.raises(Killed):
+            train("killed", *extra)
+    told = train("killed", *extra, "resume=auto")
+    assert told["status"] == "finished"
+    assert equal(weights("whole"), weights("killed"))
+    assert losses("whole") == losses("killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_usable_checkpoint_and_says_so(train: Train, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    train("whole")
+    handler = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        when(3, lambda trainer: os.kill(os.getpid(), number), patch)
+        with pytest.raises(Interrupted):
+            train("stopped")
+    assert signal.getsignal(number) is handler
+    assert summary("stopped")["status"] == "interrupted"
+    assert signal.Signals(number).name in summary("stopped")["error"]
+    assert storage.read_checkpoint("stopped/checkpoints/last.ckpt")["global_step"] == 3
+    train("stopped", "resume=auto")
+    assert equal(weights("whole"), weights("stopped"))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poison(trainer: Any) -> None:
+        with torch.no_grad():
+            trainer.model.model.embed.weight.fill_(torch.nan)
+
+    when(5, poison, monkeypatch)
+    with pytest.raises(Diverged, match="nan at step 6"):
+        train("run")
+    assert summary("run")["status"] == "diverged"
+    assert all(weight.isfinite().all() for weight in weights("run").values() if weight.is_floating_point())
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+    written: list[int] = []
+
+    def fill(descriptor: int) -> None:
+        if b"last.ckpt" in os.readlink(f"/proc/self/fd/{descriptor}").encode():
+            written.append(descriptor)
+            if len(written) == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fill)
+    with pytest.raises(OSError, match="No space left"):
+        train("run")
+    assert summary("run")["status"] == "failed"
+    assert "No space left" in summary("run")["error"]
+    assert storage.read_checkpoint("run/checkpoints/last.ckpt")["global_step"] == 4
+    assert not list(Path("run/checkpoints").glob(".*"))
+
+
+def test_any_other_failure_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(trainer: Any) -> None:
+        raise RuntimeError("something broke")
+
+    when(3, fail, monkeypatch)
+    with pytest.raises(RuntimeError):
+        train("run")
+    assert summary("run")["status"] == "failed"
+    assert "something broke" in summary("run")["error"]
+    assert summary("run")["parameters"] > 0
+
+
+@pytest.mark.parametrize("accumulate", [2, 4])
+def test_accumulation_changes_nothing_but_memory(train: Train, accumulate: int) -> None:
+    train("one", "trainer.max_steps=4")
+    train("many", "trainer.max_steps=4", f"trainer.accumulate={accumulate}")
+    for name, weight in weights("one").items():
+        torch.testing.assert_close(weights("many")[name], weight, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_checkpointing_changes_nothing_but_memory(train: Train) -> None:
+    train("plain", "arch.dropout=0.1")
+    train("checkpointed", "arch.dropout=0.1", "trainer.gradient_checkpointing=true")
+    assert equal(weights("plain"), weights("checkpointed"))
+
+
+def test_isolated_documents_train(train: Train) -> None:
+    assert train("run", "loader.isolate=true", "pos=rope")["status"] == "finished"
+
+
+def test_a_vocabulary_too_small_for_the_tokenizer_is_refused(train: Train) -> None:
+    with pytest.raises(ZooError, match=r"arch.vocab=100 is smaller than the tokenizer's 257"):
+        train("run", "arch.vocab=100")
+
+
+def test_a_checkpoint_of_another_shape_is_refused_by_name(train: Train) -> None:
+    train("run")
+    with pytest.raises(ZooError, match=r"embed.weight is \(257, 32\) there and \(257, 16\) here"):
+        train("run", "arch.dim=16")
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch owned",)
+
+
+def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "evil.ckpt").write_bytes(pickle.dumps({"state_dict": {}, "zoo": Hostile()}))
+    torch.save({"state_dict": {}, "zoo": Hostile()}, tmp_path / "evil2.ckpt")
+    for name in ("evil.ckpt", "evil2.ckpt"):
+        with pytest.raises(ZooError, match="refused"):
+            storage.read_checkpoint(tmp_path / name)
+    assert not Path("owned").exists()
+
+
+def test_a_target_in_a_loaded_configuration_is_refused(train: Train) -> None:
+    train("run")
+    path = Path("run/checkpoints/last.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["zoo"]["config"]["norm"]["_target_"] = "os.system"
+    torch.save(checkpoint, path)
+    with pytest.raises(ZooError, match="_target_"):
+        storage.load_model(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"not a checkpoint at all"])
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "last.ckpt").write_bytes(content)
+    with pytest.raises(ZooError, match=r"damaged|refused"):
+        storage.load_model(tmp_path)
+
+
+def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
+    train("run")
+    model, tokenizer, _ = storage.load_model("run/checkpoints/last.ckpt")
+    expected = {name.removeprefix("model."): weight for name, weight in weights("run").items() if name.startswith("model.")}
+    assert equal(model.state_dict(), expected)
+    module = lit.GPT(config.compose(), model, tokenizer)
+    one, other = (module.generate("3 times", tokens=20, seed=seed) for seed in (0, 1))
+    assert module.generate("3 times", tokens=20, seed=0) == one != other
+    with pytest.raises(ZooError, match=r"ask for at most 24"):
+        module.generate("3 times", tokens=25)

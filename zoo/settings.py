@@ -1,0 +1,68 @@
+"""What every run is told beside its parts: typed, so that a wrong word, type or number is refused while composing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from zoo.registry import ZooError, words
+
+Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
+Accelerator: Any = words("auto", "cpu", "gpu")
+
+
+@dataclass
+class Loader:
+    batch_size: int = 16  # sequences an optimiser step, over all processes and accumulated micro-batches
+    length: int = 256  # tokens a sequence
+    isolate: bool = False  # hide packed documents from each other, and start positions anew in each
+    workers: int = 0  # processes that load; 0 is fastest for text that is in the cache
+
+
+@dataclass
+class Trainer:
+    max_steps: int = 400
+    eval_every: int = 100  # steps between evaluations on the whole validation text; there is always one at the end
+    checkpoint_every: int = 100  # steps between checkpoints/last.ckpt
+    log_every: int = 10  # steps between rows of metrics.csv
+    accumulate: int = 1  # micro-batches an optimiser step
+    clip: float | None = 1.0  # the gradient's largest norm; null: no clipping
+    accelerator: Accelerator = Accelerator.auto
+    devices: int = 1
+    nodes: int = 1
+    strategy: str = "auto"  # auto, ddp
+    precision: Precision = Precision["32-true"]
+    compile: bool = False  # torch.compile
+    gradient_checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
+    threads: int | None = None  # CPU threads of each process; null: torch's choice
+    progress: bool = True  # the progress bar, on a terminal
+    sample: bool = True  # show generated text at the end
+
+
+def store() -> None:
+    """Put the schemas where conf/config.yaml and conf/trainer/ build on them."""
+    ConfigStore.instance().store(group="loader", name="default", node=Loader, provider="zoo")
+    ConfigStore.instance().store(group="trainer", name="schema", node=Trainer, provider="zoo")
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raises ZooError for a number that no run can have."""
+    trainer, loader = config["trainer"], config["loader"]
+    for node, name in [
+        *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
+        *(("trainer", name) for name in ("devices", "nodes", "threads")), ("loader", "batch_size"), ("loader", "length"),
+    ]:  # fmt: skip
+        value = config[node][name]
+        if value is not None and value < 1:
+            raise ZooError(f"{node}.{name} must be at least 1, not {value}")
+    if not isinstance(config["seed"], int) or config["seed"] < 0:
+        raise ZooError(f"seed must be a whole number from 0, not {config['seed']!r}")
+    if config["resume"] not in ("never", "auto"):
+        raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
+    parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]
+    if loader["batch_size"] % parts:
+        raise ZooError(f"loader.batch_size={loader['batch_size']} must be a multiple of {parts}"
+                       " (trainer.accumulate x trainer.devices x trainer.nodes)")  # fmt: skip
