@@ -1,0 +1,1 @@
+"""The harness: many runs, one conclusion."""

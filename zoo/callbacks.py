@@ -144,11 +144,9 @@ class Bar(RichProgressBar):
         self.watch, self.steps = watch, steps
 
     def get_metrics(self, trainer: Any, module: Any) -> dict[str, Any]:
-        shown: dict[str, Any] = {name.removeprefix("train/"): value for name, value in self.watch.row.items() if name != "train/lr"}
-        if "tokens_per_second" in shown:
-            shown["tokens/s"] = f"{shown.pop('tokens_per_second'):,.0f}"
-        validation = trainer.callback_metrics.get("val/loss")
-        return shown | ({"val": validation.item()} if validation is not None else {})
+        row, validation = self.watch.row, trainer.callback_metrics.get("val/loss")
+        shown = {"loss": f"{row['train/loss']:.3f}", "tokens/s": f"{row['train/tokens_per_second']:,.0f}"} if row else {}
+        return shown | ({"val": f"{validation.item():.3f}"} if validation is not None else {})
 
     @property
     def total_train_batches(self) -> int:

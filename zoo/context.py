@@ -1,6 +1,7 @@
 """What travels beside x through a forward pass: positions, what may be seen, the cache, auxiliary losses.
 
-Shape legend: B batch, Q queries (the tokens of this call), K keys (those in the cache, then the queries), H heads, D head width.
+Shape legend: B batch, Q queries (the tokens of this call), K keys (those in the cache, then the queries), H heads,
+D head width.
 """
 
 from __future__ import annotations

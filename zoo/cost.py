@@ -1,5 +1,6 @@
-"""What a model costs, from its configuration alone: `python -m zoo.cost model=gpt2`. Made on the meta device, so any size is seconds.
+"""What a model costs, from its configuration alone: `python -m zoo.cost model=gpt2`.
 
+It is made on the meta device, so that any size takes seconds.
 FLOPs are of matrix products, two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and
 count nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`, what it does beside
 its matrices; otherwise every matrix it owns is a product with each token.

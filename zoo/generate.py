@@ -42,7 +42,10 @@ def main() -> None:
 
 
 def parse(words: list[str]) -> Request:
-    """WORD=VALUE arguments as a request; a prompt is taken as it stands. Raises ZooError for an unknown word or a wrong type."""
+    """WORD=VALUE arguments as a request; a prompt is taken as it stands.
+
+    Raises ZooError for an unknown word or a wrong type.
+    """
     known = [option.name for option in fields(Request)]
     request = OmegaConf.structured(Request)
     for word in words:

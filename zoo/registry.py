@@ -218,7 +218,8 @@ def _signature(node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.Class
             ast.literal_eval(default or ast.Constant(None))
         except ValueError:
             raise ZooError(f"line {argument.lineno}: the default of option {argument.arg!r} must be a literal") from None
-    args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=node.args.kwonlyargs, kw_defaults=node.args.kw_defaults, defaults=[])
+    options, defaults = node.args.kwonlyargs, node.args.kw_defaults
+    args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=options, kw_defaults=defaults, defaults=[])
     bare = ast.FunctionDef(name="declared", args=args, body=[ast.Pass()], decorator_list=[])
     tree = ast.fix_missing_locations(ast.Module([bare], type_ignores=[]))
     space: dict[str, Any] = {}

@@ -102,7 +102,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         raise ZooError(f"arch.vocab={config['arch']['vocab']} is smaller than the tokenizer's {corpus.tokenizer.vocab}")
     counted = cost.of(config)
     about = dict(corpus.summary)
-    tell(yardsticks=about.pop("yardsticks"), data=about, **{key: counted[key] for key in ("parameters", "parameters_by_part", "flops_per_token")})
+    costs = {key: counted[key] for key in ("parameters", "parameters_by_part", "flops_per_token")}
+    tell(yardsticks=about.pop("yardsticks"), data=about, **costs)
     model = models.build(config, seed=config["seed"])
     model.stack.checkpointing = settings["gradient_checkpointing"]
     if settings["compile"]:

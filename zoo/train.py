@@ -30,7 +30,7 @@ def main() -> None:
     arguments = get_args_parser().parse_args()
     configuration.discover()
     try:
-        if not _only_asks(arguments):
+        if not only_asks(arguments):
             _prepare(arguments)
     except ZooError as error:
         sys.exit(f"error: {error}")
@@ -133,7 +133,8 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
         raise ZooError(f"the job failed: see {folder / 'summary.json'}")
 
 
-def _only_asks(arguments: Namespace) -> bool:
+def only_asks(arguments: Namespace) -> bool:
+    """Whether a command line asks for information rather than for a run."""
     return bool(arguments.help or arguments.hydra_help or arguments.info or arguments.cfg or arguments.shell_completion)
 
 

@@ -61,7 +61,8 @@ def test_a_folder_is_not_written_over(command: Command) -> None:
     again, other = command("hydra.run.dir=here"), command("hydra.run.dir=here", "norm=rms", "resume=auto")
     assert "already holds a run" in again.stderr
     assert "different: norm" in other.stderr
-    assert again.returncode and other.returncode
+    assert again.returncode
+    assert other.returncode
     assert Path("here/summary.json").read_bytes() == before
     finished = command("hydra.run.dir=here", "resume=auto")
     assert finished.returncode == 0, finished.stderr
@@ -72,7 +73,8 @@ def test_a_folder_is_not_written_over(command: Command) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_run_is_found_and_gone_on_with(words: list[str], command: Command, number: int) -> None:
     long = ["trainer.max_steps=400", "trainer.eval_every=200"]
-    process = subprocess.Popen([sys.executable, "-m", "zoo.train", *words, *long], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    line = [sys.executable, "-m", "zoo.train", *words, *long]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 120
     while not list(Path("runs").glob("*/checkpoints/last.ckpt")):
         assert time.monotonic() < deadline
@@ -191,25 +193,17 @@ def test_components_and_cost_speak_json(command: Command) -> None:
     assert cost["parameters"] == 124_439_808  # Radford 2019, as transformers counts it
 
 
-def test_a_component_of_ones_own(tmp_path: Path, words: list[str]) -> None:
+def test_a_component_of_ones_own_works_as_contributing_shows_it(tmp_path: Path, words: list[str]) -> None:
+    shown = Path(__file__).parents[2] / "CONTRIBUTING.md"
+    (code,) = re.findall(r"```python\n(.*?)```", shown.read_text(encoding="utf-8"), re.DOTALL)
     script = tmp_path / "mine.py"
-    script.write_text(
-        "from torch import nn\n"
-        "from zoo.registry import register\n\n"
-        "@register('norm', 'halved')\n"
-        "class Halved(nn.Module):\n"
-        '    """Half of x."""\n'
-        "    def __init__(self, dim: int, *, by: float = 2.0) -> None:\n"
-        "        super().__init__()\n"
-        "        self.by = by\n"
-        "    def forward(self, x):\n"
-        "        return x / self.by\n\n"
-        "if __name__ == '__main__':\n"
-        "    from zoo.train import main\n"
-        "    main()\n",
-        encoding="utf-8",
-    )
-    line = [sys.executable, str(script), *words, "norm=halved", "norm.by=4", "hydra.run.dir=run"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=200, env=os.environ, check=False)
+    script.write_text(code + "\n\nif __name__ == '__main__':\n    from zoo.train import main\n    main()\n", encoding="utf-8")
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, str(script), *words, "norm=power", *more]
+        return subprocess.run(line, capture_output=True, text=True, timeout=200, env=os.environ, check=False)
+
+    done, wrong = run("norm.p=1.5", "hydra.run.dir=run"), run("norm.pp=1")
     assert done.returncode == 0, done.stderr
-    assert summary("run")["choices"]["norm"] == "halved"
+    assert summary("run")["choices"]["norm"] == "power"
+    assert "did you mean 'p'" in wrong.stderr
