@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.registry import ZooError
+from zoo.registry import ZooError, build
 
 BYTES = {"32-true": 4, "bf16-true": 2, "16-true": 2, "bf16-mixed": 2, "16-mixed": 2}
 
@@ -38,7 +38,7 @@ def parameters(model: Any) -> dict[str, int]:
 
 
 def of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The cost of a configuration: parameters and by part, FLOPs a token, KV-cache bytes a token, training memory in bytes."""
+    """The cost of a configuration: parameters, in all and by part, FLOPs a token, bytes of KV cache."""
     import torch
 
     from zoo import models
@@ -60,14 +60,17 @@ def of(config: Mapping[str, Any]) -> dict[str, Any]:
         "kv_cache_bytes_per_token": cache.nbytes // 2,
         "kv_cache_bytes": cache.nbytes // 2 * length,
         "length": loader["length"],
-        "training_memory_bytes": training_memory(model, config, total),
         "training_flops": 3 * forward * loader["batch_size"] * loader["length"] * trainer["max_steps"],
     }
 
 
-def training_memory(model: Any, config: Mapping[str, Any], total: int) -> int:
-    """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward."""
+def training_memory(config: Mapping[str, Any]) -> int:
+    """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward.
+
+    The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory.
+    """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     loader, trainer = config["loader"], config["trainer"]
     kept: dict[int, int] = {}
@@ -79,11 +82,15 @@ def training_memory(model: Any, config: Mapping[str, Any], total: int) -> int:
 
     keep: list[torch.Tensor] = []
     batch = max(1, loader["batch_size"] // (trainer["accumulate"] * trainer["devices"] * trainer["nodes"]))
-    weights = {p.untyped_storage()._cdata for p in model.parameters()}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        logits = model(torch.zeros(batch, loader["length"], dtype=torch.long, device="meta"))
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros(logits.shape[:2], device="meta").long().flatten())
-    activations = sum(size for storage, size in kept.items() if storage not in weights)
+    with FakeTensorMode(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        model = build("arch", config["arch"], config)
+        weights = {p.untyped_storage()._cdata for p in model.parameters()}
+        tokens = torch.zeros(batch, loader["length"], dtype=torch.long)
+        logits = model(tokens)
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    total = sum(parameter.numel() for parameter in model.parameters())
+    # the backward pass begins with a gradient as large as the logits, while all the rest is still there
+    activations = logits.nbytes + sum(size for storage, size in kept.items() if storage not in weights)
     scale = BYTES.get(trainer["precision"], 4) / 4
     state = total * (4 * 4 if trainer["precision"].endswith(("32-true", "mixed")) else 4 * 2)
     return int(state + activations * scale)
@@ -123,7 +130,8 @@ def main() -> None:
         print("usage: python -m zoo.cost [--json] [WORD=VALUE ...]   the same words as zoo.train, as in model=gpt2 norm=rms")
         return
     try:
-        cost = of(config.compose(words))
+        chosen = config.compose(words)
+        cost = of(chosen) | {"training_memory_bytes": training_memory(chosen)}
     except ZooError as error:
         sys.exit(f"error: {error}")
     if "--json" in sys.argv:

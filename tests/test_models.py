@@ -1,0 +1,260 @@
+"""Whole models: what masks, caches, packing and layers that differ must leave as it was, for every attention and position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from tests.conftest import (
+    BASE,
+    Choice,
+    choices,
+    close,
+    gradients,
+    loss_of,
+    made,
+    made_or_skipped,
+    make,
+    mixers,
+    option,
+    said,
+    shaken,
+    tokens,
+    words_of,
+)  # fmt: skip
+from zoo import config, models, registry
+from zoo.components.pos import Position
+from zoo.context import Cache
+from zoo.models import Decoder
+from zoo.registry import ZooError
+
+LENGTH = 12
+LEFT = torch.tensor([[True] * LENGTH, [False] * 5 + [True] * 7])
+RIGHT = LEFT.flip(1)
+DOCUMENTS = torch.tensor([[0] * 4 + [1] * 7 + [2], [3] * LENGTH])
+PLACES = torch.tensor([[*range(4), *range(7), 0], [*range(LENGTH)]])
+UNEVEN: list[Any] = [{"attn": {"window": 2}}, {}, {"pos": {"base": 100.0}, "ffn": "swiglu"}]  # as Gemma 2 or ModernBERT
+
+each_mixer = pytest.mark.parametrize(("attn", "pos"), mixers(), ids=said)
+each_other = pytest.mark.parametrize(
+    "parts",
+    [{group: choice} for group in BASE if group not in ("attn", "pos", "init") for choice in choices(group)]
+    + [{"arch": {"layers": 4, "pattern": UNEVEN}}],
+    ids=lambda parts: "_".join(f"{group}={choice.get('name', 'pattern')}" for group, choice in parts.items()),
+)
+
+
+def in_chunks(model: Decoder, cache: Cache, *sizes: int, start: int = 0, **first: Any) -> Tensor:
+    """Logits from pieces of these sizes, each behind the cache of those before it."""
+    logits = []
+    for size in sizes:
+        logits.append(model(tokens()[:, start : start + size], cache=cache, **first))
+        start, first = start + size, {}
+    return torch.cat(logits, 1)
+
+
+@torch.no_grad()
+def check_cache(model: Decoder) -> None:
+    close(in_chunks(model, Cache(LENGTH), 1, 3, LENGTH - 4), model(tokens()))
+    close(in_chunks(model, Cache(20), *[1] * LENGTH), model(tokens()))
+
+
+@torch.no_grad()
+def check_padding(model: Decoder) -> None:
+    for mask in (LEFT, RIGHT):
+        padded = model(tokens(), mask)
+        for row in range(2):
+            close(padded[row][mask[row]], model(tokens()[row][mask[row]][None])[0])
+    cached = in_chunks(model, Cache(LENGTH), 7, 1, 4, padding_mask=LEFT[:, :7])  # a prompt padded on the left, continued
+    close(cached[1][5:], model(tokens()[1:, 5:])[0])
+    close(cached[0], model(tokens()[:1])[0])
+
+
+@torch.no_grad()
+def check_documents(model: Decoder) -> None:
+    packed = model(tokens(), documents=DOCUMENTS, positions=PLACES)
+    for start, end in ((0, 4), (4, 11), (11, 12)):
+        close(packed[0, start:end], model(tokens()[:1, start:end])[0])
+    close(packed[1], model(tokens()[1:])[0])
+
+
+@each_mixer
+def test_cached_is_full(attn: Choice, pos: Choice) -> None:
+    check_cache(made_or_skipped(attn=attn, pos=pos))
+
+
+@each_mixer
+def test_padding_changes_no_token(attn: Choice, pos: Choice) -> None:
+    check_padding(made_or_skipped(attn=attn, pos=pos))
+
+
+@each_mixer
+def test_isolated_documents_are_alone(attn: Choice, pos: Choice) -> None:
+    check_documents(made_or_skipped(attn=attn, pos=pos))
+
+
+@each_other
+def test_so_it_is_with_every_other_part(parts: dict[str, Any]) -> None:
+    for check in (check_cache, check_padding, check_documents):
+        check(shaken(make(**parts)))
+
+
+class Distance(Position):
+    """Known by nobody but these tests: a learned bias for each head, times the distance (as ALiBi)."""
+
+    def __init__(self, dim: int, heads: int, width: int, length: int) -> None:
+        super().__init__(dim, heads, width, length)
+        self.slopes = torch.nn.Parameter(torch.empty(heads, 1, 1))
+
+    def bias(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        key = torch.arange(keys, device=device)
+        return -self.slopes.abs() * (key[keys - queries :, None] - key).abs()
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("attn", [attn for attn, pos in mixers() if pos["name"] == "none"], ids=said)
+def test_so_it_is_with_a_bias_on_the_scores(attn: Choice) -> None:
+    registry.register("pos", "distance")(Distance)
+    model = made_or_skipped(attn=attn, pos={"name": "distance"})
+    plain = made_or_skipped(attn=attn, pos={"name": "none"})
+    plain.load_state_dict(model.state_dict(), strict=False)
+    assert not torch.allclose(model(tokens()), plain(tokens()))
+    for check in (check_cache, check_padding, check_documents):
+        check(model)
+    empty = torch.tensor([[True] * LENGTH, [False] * LENGTH])
+    for gradient in gradients(model, loss_of(model, padding_mask=empty)).values():
+        assert gradient.isfinite().all()
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "causal": {}, "left": {"padding_mask": LEFT}, "right": {"padding_mask": RIGHT},
+    "documents": {"documents": DOCUMENTS, "positions": PLACES},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("both_sides", [False, True], ids=["causal", "both_sides"])
+@pytest.mark.parametrize("attn", [attn for attn, pos in mixers() if pos["name"] == "none" and "backend" in attn], ids=said)
+def test_backends_agree(attn: Choice, both_sides: bool, way: str) -> None:
+    backend = option("attn", attn["name"], "backend")
+    first, *others = (made(("attn", {**attn, "backend": word})) for word in words_of(backend) if word != "flex")
+    for model in (first, *others):
+        model.stack.causal = not both_sides
+    for other in others:
+        close(other(tokens(), **WAYS[way]), first(tokens(), **WAYS[way]))
+        theirs = gradients(other, loss_of(other, **WAYS[way]))
+        for name, gradient in gradients(first, loss_of(first, **WAYS[way])).items():
+            close(theirs[name], gradient)
+        with torch.no_grad():
+            close(in_chunks(other, Cache(LENGTH), 5, 3, 4), in_chunks(first, Cache(LENGTH), 5, 3, 4))
+
+
+@pytest.mark.parametrize("attn", choices("attn"), ids=said)
+def test_packed_documents_behind_a_cache_stay_apart_or_are_refused(attn: Choice) -> None:
+    model, cache = made(("attn", attn)), Cache(LENGTH)
+    whole = model(tokens(), documents=DOCUMENTS, positions=PLACES)
+    try:
+        parts = [model(tokens()[:, at], documents=DOCUMENTS[:, at], positions=PLACES[:, at], cache=cache)
+                 for at in (slice(0, 6), slice(6, 7), slice(7, LENGTH))]  # fmt: skip
+    except ZooError:
+        return
+    close(torch.cat(parts, 1), whole)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("attn", choices("attn"), ids=said)
+def test_recomputing_changes_no_gradient(attn: Choice, dropout: float) -> None:
+    attn = attn | ({"dropout": dropout} if option("attn", attn["name"], "dropout") else {})
+    model = made(("attn", attn), arch={"dropout": dropout}).train()
+    found = []
+    for model.stack.checkpointing in (False, True):
+        torch.manual_seed(0)
+        loss = loss_of(model, padding_mask=LEFT)
+        found.append({"loss": loss.detach(), **gradients(model, loss)})
+    for name in found[0]:
+        close(found[1][name], found[0][name], 1e-7)
+    assert dropout == 0 or not torch.equal(loss_of(model), loss_of(model))
+    model.eval()
+    assert torch.equal(loss_of(model), loss_of(model))
+
+
+@pytest.mark.parametrize("pos", choices("pos"), ids=said)
+def test_a_sequence_longer_than_a_table_is_refused_by_name(pos: Choice) -> None:
+    model = made(("pos", pos))
+    if model.stack.limit is None:
+        assert model(tokens(1, 40)).isfinite().all()
+        return
+    assert model(tokens(1, model.stack.limit)).isfinite().all()
+    with pytest.raises(ZooError, match=r"17 tokens is longer than the 16 .*arch\.length"):
+        model(tokens(1, 17))
+    cache = Cache(20)
+    model(tokens(1, 16), cache=cache)
+    with pytest.raises(ZooError, match=r"arch\.length"):
+        model(tokens(1, 1), cache=cache)
+
+
+@pytest.mark.parametrize("pos", choices("pos"), ids=said)
+def test_a_given_position_beyond_a_table_is_refused_by_name(pos: Choice) -> None:
+    model = made(("pos", pos))
+    far = torch.arange(4)[None] + 50
+    if model.stack.limit is None:
+        assert model(tokens(1, 4), positions=far).isfinite().all()
+        return
+    with pytest.raises(ZooError):
+        model(tokens(1, 4), positions=far)
+
+
+@pytest.mark.parametrize("pos", choices("pos"), ids=said)
+def test_the_position_of_any_layer_has_an_effect_or_is_refused(pos: Choice) -> None:
+    """A pattern may give a later layer a position of its own; it must not be dropped in silence."""
+    try:
+        one = make(arch={"pattern": [{"pos": "none"}, {"pos": pos}]})
+    except ZooError:
+        return
+    with torch.no_grad():
+        assert pos["name"] == "none" or not torch.equal(one(tokens()), make(pos={"name": "none"})(tokens()))
+
+
+def test_a_pattern_repeats_over_the_depth() -> None:
+    model = make(arch={"layers": 7, "pattern": UNEVEN})
+    blocks: Any = model.stack.blocks
+    attentions = [block.attn.sublayer for block in blocks]
+    assert [attention.window for attention in attentions] == [2, None, None] * 2 + [2]
+    assert [hasattr(block.ffn.sublayer, "gate") for block in blocks] == [False, False, True] * 2 + [False]
+    assert model.stack.position_of == [0, 0, 1] * 2 + [0]
+    with pytest.raises(ZooError, match=r"arch\.pattern names 'atn'"):
+        make(arch={"pattern": [{"atn": {"window": 2}}]})
+    with pytest.raises(ZooError, match="did you mean 'window'"):
+        make(arch={"pattern": [{"attn": {"windwo": 2}}]})
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"attn": {"name": "gqa", "kv_heads": 3}}, "4 heads cannot share 3 KV heads"),
+        ({"arch": {"dim": 18}}, "arch.dim=18 is not a multiple of arch.heads=4"),
+        ({"arch": {"dim": 20}}, "must be even, not 5"),
+        ({"attn": {"name": "mha", "head_dim": 5}}, "must be even, not 5"),
+        ({"pos": {"name": "sinusoidal"}, "arch": {"dim": 15, "heads": 3}}, "even arch.dim, not 15"),
+        ({"pos": {"name": "rope", "fraction": 0.2}}, "must be even, not 0"),
+        ({"attn": {"name": "mha", "window": 0}}, "attn.window must be at least 1"),
+        ({"arch": {"layers": 0}}, "arch.layers must be at least 1"),
+        ({"arch": {"vocab": None}}, "arch.vocab is not known"),
+    ],
+    ids=said,
+)
+def test_what_has_no_meaning_is_refused_before_it_costs_anything(parts: dict[str, Any], told: str) -> None:
+    with pytest.raises(ZooError, match=told):
+        make(device="meta", **parts)
+
+
+def test_zoo_build_takes_the_words_of_the_command_line() -> None:
+    words = ["norm=rms", "pos=rope", "arch.dim=32", "arch.layers=1", "norm.eps=1e-5"]
+    model = zoo.build("gpt", *words, seed=3)
+    same = models.build(config.compose(["model=gpt", *words]), seed=3)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), same.parameters(), strict=True))
+    assert model(tokens()).shape == (2, LENGTH, 257)
