@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import math
 import random
 import signal
 import time
@@ -68,18 +69,21 @@ class Watch(lightning.Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
         step = trainer.global_step
-        due = step % self.every == 0 and step != self.logged
-        if (due or step % self.checkpoint_every == 0 or module.device.type == "cpu") and not outputs["loss"].isfinite():
-            raise Diverged(f"the loss became {outputs['loss'].item()} at step {step}: try a lower optim.lr, a longer"
-                           " schedule.warmup, trainer.clip=1, or residual=pre")  # fmt: skip
+        due = step != self.logged and (step % self.every == 0 or step == trainer.max_steps)
+        cheap = trainer.world_size == 1 and module.device.type == "cpu"  # neither waiting for a GPU nor for other ranks
+        if not (due or cheap or step % self.checkpoint_every == 0):
+            return
+        shown = module.shown if cheap else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
+        loss, tokens = shown.tolist()
+        if not math.isfinite(loss):  # summed over the ranks, so that all of them stop here
+            raise Diverged(f"the loss became {loss} at step {step}: try a lower optim.lr, a longer schedule.warmup,"
+                           " trainer.clip=1, or residual=pre")
         if due:
             self.logged = step
-            self._log(trainer, module, step)
+            self._log(trainer, step, loss, tokens)
+            module.shown.zero_()
 
-    def _log(self, trainer: Any, module: Any, step: int) -> None:
-        shown = trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
-        loss, tokens = shown.tolist()
-        module.shown.zero_()
+    def _log(self, trainer: Any, step: int, loss: float, tokens: float) -> None:
         now = time.perf_counter()
         seconds = max(now - self.started, 1e-9)
         self.tokens += tokens

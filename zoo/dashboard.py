@@ -21,6 +21,7 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
     flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
     label = ",".join(word for word in summary["overrides"] if not word.startswith(("hydra.", "logger", "trainer.", "resume")))
     summary["wandb"] = mode(settings["mode"])
+    os.environ.setdefault("WANDB_SILENT", "true")
     return WandbLogger(
         name=label[:128] or "default", save_dir=folder, project=settings["project"], entity=settings["entity"],
         group=settings["group"] or _sweep(folder), job_type=settings["job_type"], tags=list(settings["tags"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.metadata
 import logging
 import os
@@ -43,7 +44,8 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
         "status": "running", "error": None, "id": uuid.uuid4().hex[:12], "started": datetime.now(UTC).isoformat(),
         "overrides": overrides, "choices": configuration.choices(config), "seed": config["seed"],
     }  # fmt: skip
-    summary |= {key: value for key, value in storage.read_json(folder / "summary.json").items() if key in ("id", "started")}
+    before = storage.read_json(folder / "summary.json")
+    summary |= {key: before[key] for key in ("id", "started") if key in before}  # a resumed run is the same run
     main = int(os.environ.get("LOCAL_RANK", 0)) == 0 and int(os.environ.get("RANK", 0)) == 0
 
     def tell(**news: Any) -> None:
@@ -51,7 +53,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
         if main:
             storage.write_json(folder / "summary.json", summary)
 
-    with _telling_how_it_ends(tell), _finishing_wandb():
+    with _alone_in(folder, main), _telling_how_it_ends(tell), _finishing_wandb():
         if main:
             from omegaconf import OmegaConf
 
@@ -59,6 +61,20 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
         tell(git_sha=_git_sha(), versions=_versions(), host=_hardware())
         _train(config, folder, summary, tell)
     return summary
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path, main: bool) -> Iterator[None]:
+    """Two processes that train in one folder would mix their runs; the lock is gone with its process, however it ends."""
+    if not main:
+        yield
+        return
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ZooError(f"another process is training in {folder}: wait for it, or choose another hydra.run.dir") from None
+        yield
 
 
 @contextlib.contextmanager

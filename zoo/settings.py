@@ -24,7 +24,7 @@ class Loader:
 
 @dataclass
 class Trainer:
-    max_steps: int = 400
+    max_steps: int = 300
     eval_every: int = 100  # steps between evaluations on the whole validation text; there is always one at the end
     checkpoint_every: int = 100  # steps between checkpoints/last.ckpt
     log_every: int = 10  # steps between rows of metrics.csv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
@@ -55,7 +56,9 @@ def train(composed: DictConfig) -> None:
     try:
         summary = run.run(config, folder, overrides)
     except Interrupted as interrupt:
-        print(f"\ninterrupted ({interrupt}); go on with: python -m zoo.train {' '.join(overrides)} resume=auto")
+        given = [word for word in hydra_config.overrides.hydra if word.startswith("hydra.run.dir=")]
+        line = shlex.join(["python", "-m", "zoo.train", *(word for word in overrides if word != "resume=auto"), *given])
+        print(f"\ninterrupted ({interrupt}); go on with: {line} resume=auto")
         sys.exit(130)
     _show(summary, folder)
 
@@ -130,6 +133,9 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
     """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
     command = [sys.executable, "-m", "zoo.train", *overrides, f"hydra.run.dir='{folder.resolve()}'"]
     if subprocess.run(command, check=False).returncode:
+        summary = storage.read_json(folder / "summary.json")
+        if summary.get("status") in (None, "running"):  # a rank that died took the first one with it
+            storage.write_json(folder / "summary.json", summary | {"status": "failed", "error": "a process of the job died"})
         raise ZooError(f"the job failed: see {folder / 'summary.json'}")
 
 

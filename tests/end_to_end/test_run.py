@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import fcntl
 import os
 import pickle
 import signal
@@ -160,6 +161,16 @@ def test_a_full_disk_leaves_the_checkpoint_before(train: Train, monkeypatch: pyt
     assert "No space left" in summary("run")["error"]
     assert storage.read_checkpoint("run/checkpoints/last.ckpt")["global_step"] == 4
     assert not list(Path("run/checkpoints").glob(".*"))
+
+
+def test_two_processes_do_not_train_in_one_folder(train: Train) -> None:
+    Path("run").mkdir()
+    with Path("run/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ZooError, match="another process is training in run"):
+            train("run")
+    assert not Path("run/summary.json").exists()
+    train("run")
 
 
 def test_any_other_failure_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
