@@ -5,7 +5,7 @@
 Times are CPU time of one thread. The candidates take turns (A B A B ...) in one process, so that what else the machine does
 falls on all of them; a ratio is taken within each repeat, and the table gives the median, least and greatest of them. Memory is
 the high-water mark of the resident set over steps, above what a process holds that has run the candidate at a tiny shape; each
-figure comes from a process of its own (Linux only).
+figure comes from a process of its own, in which what is freed goes back to the system at once (Linux with glibc only).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import math
 import multiprocessing
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -39,6 +38,7 @@ LEAST = 0.5  # CPU seconds that a repeat gives each candidate, at least
 ROUNDS = 20  # of turns in a repeat, where a step is short enough
 TOLERANCE = 1e-5  # relative
 MEMORY_PROCESSES = 3
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt
 MIB = 2**20
 Samples = dict[str, list[float]]  # of each candidate, a figure a repeat
 
@@ -100,13 +100,14 @@ def peak_mib(suite_name: str, measure: str, name: str, shape: Shape) -> float:
     candidate = SUITES[suite_name].measures[measure][name]
     candidate(shape.tiny())()  # what is imported or made on first use is no part of the figure
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", int)  # glibc gives freed pages back; elsewhere nothing
-    trim(0)
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 2**16)  # a tensor has pages of its own: the figure is what is alive, without the heap's luck
+    libc.malloc_trim(0)
     before = resident("VmRSS")
     step = candidate(shape)
     step()  # the optimiser makes its state
     gc.collect()
-    trim(0)
+    libc.malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # from here on VmHWM is a new high-water mark
     for _ in range(3):
         step()
@@ -156,12 +157,10 @@ def table(title: str, records: list[dict[str, Any]]) -> Table:
     for heading in ("shape", "measure", "candidate", "median", "ratio", "spread"):
         shown.add_column(heading, justify="right" if heading in ("median", "ratio", "spread") else "left")
     for record in records:
-        first = record["candidate"] == "floor"
-        shown.add_row(
-            record["shape"], record["measure"], record["candidate"], f"{record['median']:.4g} {record['unit']}",
-            f"{record['ratio']:.3f}", "" if first else f"{record['least']:.2f}–{record['greatest']:.2f}",
-            end_section=record is records[-1] or records[records.index(record) + 1]["candidate"] == "floor",
-        )  # fmt: skip
+        if record["candidate"] == "floor":
+            shown.add_section()
+        median, spread = f"{record['median']:.4g} {record['unit']}", f"{record['least']:.2f}–{record['greatest']:.2f}"
+        shown.add_row(record["shape"], record["measure"], record["candidate"], median, f"{record['ratio']:.3f}", spread)
     return shown
 
 
@@ -189,7 +188,7 @@ def main() -> None:
             for measure in suite.measures:
                 samples = timed(suite, measure, shape, arguments.repeats, bar(f"{name}: {measure}", arguments.repeats))
                 records += row(name, measure, "ms", samples)
-            if sys.platform != "linux":
+            if platform.libc_ver()[0] != "glibc":
                 continue
             measure = next(iter(suite.measures))
             samples = peaks(arguments.suite, measure, shape, bar(f"{name}: peak memory", MEMORY_PROCESSES))

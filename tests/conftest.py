@@ -1,6 +1,6 @@
 """What the tests of the parts share: every component there is, taken from the registry, in a decoder that is tiny.
 
-A component registered tomorrow is tested unasked: nothing here knows a component of a group other than the base's by name.
+A component registered tomorrow is tested unasked: nothing here knows one by name, but for the base's.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ config.discover()
 torch.set_num_threads(1)  # for matrices this small a second thread only waits
 
 BASE = {
-    "embed": "plain", "norm": "layer", "residual": "pre", "block": "serial", "pos": "rope", "attn": "mha", "ffn": "gelu",
-    "head": "linear", "init": "fan_in",
+    "embed": "plain", "norm": "layer", "residual": "pre", "block": "serial", "pos": "rope", "attn": "mha",
+    "ffn": "gelu", "head": "linear", "init": "fan_in",
 }  # fmt: skip
 ARCH = {"name": "decoder", "dim": 16, "layers": 2, "heads": 4, "length": 16, "vocab": 32}
 PROBES = {"window": (None, 3), "qk_norm": (None, "rms")}  # options of attention that change what it sees or keeps
@@ -75,21 +75,33 @@ def choices(group: str) -> list[Choice]:
     return found
 
 
-def mixers() -> list[tuple[Choice, Choice]]:
-    """Every attention, with each backend, window and norm of queries and keys that it offers, times every position."""
-    attentions = []
+def attentions() -> list[Choice]:
+    """Every attention, with the backends, windows and norms of queries and keys that it offers.
+
+    Of their combinations every second one, so that each pair of values still meets.
+    """
+    found = []
     for name, entry in registry.entries("attn").items():
-        offered = {o.name: PROBES.get(o.name) or (words_of(o) if o.name == "backend" else ()) for o in fields(entry.options)}
-        tried = {option: values for option, values in offered.items() if values}
-        attentions += [chosen("attn", name) | dict(zip(tried, values, strict=True))
-                       for values in itertools.product(*tried.values())]  # fmt: skip
-    return list(itertools.product(attentions, choices("pos")))
+        known = fields(entry.options)
+        offered = {option.name: PROBES.get(option.name, words_of(option)) for option in known}
+        tried = {word: values for word, values in offered.items() if word in (*PROBES, "backend")}
+        for picked in itertools.product(*(range(len(values)) for values in tried.values())):
+            if sum(picked) % 2 == 0:
+                values = {word: tried[word][which] for word, which in zip(tried, picked, strict=True)}
+                found.append(chosen("attn", name) | values)
+    return found
+
+
+def mixers() -> list[tuple[Choice, Choice]]:
+    """Every such attention times every position."""
+    return list(itertools.product(attentions(), choices("pos")))
 
 
 def said(value: Any) -> str:
     """A test's name for what it is about."""
     if isinstance(value, dict):
-        return "_".join([value.get("name", "_with"), *(f"{key}={word}" for key, word in value.items() if key != "name")])
+        options = [f"{key}={word}" for key, word in value.items() if key != "name"]
+        return "_".join([value.get("name", "_with"), *options])
     return "-".join(map(said, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -101,7 +113,8 @@ def cases(*groups: str) -> pytest.MarkDecorator:
 
 def make(seed: int = 0, device: str = "cpu", arch: Choice | None = None, **parts: Any) -> Decoder:
     """A tiny decoder of the base's parts, some of them exchanged."""
-    return copy.deepcopy(_built(json.dumps({"arch": ARCH | (arch or {})} | BASE | parts), seed, device))
+    named = {group: {"name": choice} if isinstance(choice, str) else choice for group, choice in (BASE | parts).items()}
+    return copy.deepcopy(_built(json.dumps({"arch": ARCH | (arch or {})} | named), seed, device))
 
 
 @functools.lru_cache(512)
@@ -116,6 +129,11 @@ def shaken(model: Decoder) -> Decoder:
         for parameter in model.parameters():
             parameter += 0.2 * torch.randn(parameter.shape, generator=draw)
     return model
+
+
+def each(group: str) -> pytest.MarkDecorator:
+    """A test of each component of a group, with its defaults."""
+    return pytest.mark.parametrize(group, [chosen(group, name) for name in registry.entries(group)], ids=said)
 
 
 def made(case: Case, **more: Any) -> Decoder:
@@ -155,9 +173,13 @@ def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 @pytest.fixture
 def own_registry() -> Iterator[None]:
     """What a test registers is gone after it."""
-    entries, store = registry._entries, ConfigStore.instance()
-    kept, repo = {group: dict(names) for group, names in entries.items()}, copy.deepcopy(store.repo)
+    entries, repo = registry._entries, ConfigStore.instance().repo
+    for group, name in [(group, name) for group, names in entries.items() for name in names]:
+        registry.entry(group, name).load()  # else a test may be the first to import it, and its declaration be lost
+    kept = {group: dict(names) for group, names in entries.items()}
     yield
+    added = [(group, name) for group, names in entries.items() for name in names if name not in kept.get(group, {})]
+    for group, name in added:  # Hydra's plugins add to the same store the first time that it composes
+        del repo[group][f"{name}.yaml"]
     entries.clear()
     entries.update(kept)
-    store.repo = repo

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.conftest import Choice, choices, close, made, make, option, said, shaken, tokens
+from tests.conftest import Choice, choices, close, each, made, make, option, said, shaken, tokens
 from zoo import registry
 from zoo.components.pos import RoPE
 from zoo.context import Context
@@ -39,7 +39,9 @@ def test_sinusoidal_position_one() -> None:
     close(added[0, 1], torch.tensor([0.8415, 0.5403, 0.0100, 0.99995]), 5e-5)
 
 
-@pytest.mark.parametrize(("pairing", "turned"), [("half", [0.5403, 0, 0.8415, 0]), ("interleaved", [0.5403, 0.8415, 0, 0])])
+@pytest.mark.parametrize(
+    ("pairing", "turned"), [("half", [0.5403, 0, 0.8415, 0]), ("interleaved", [0.5403, 0.8415, 0, 0])]
+)
 def test_rope_position_one(pairing: str, turned: list[float]) -> None:
     """Su et al. 2021, equation 15: the first pair turns by 1 radian, and which entries it is made of is the pairing."""
     rope: RoPE = registry.build("pos", {"name": "rope", "pairing": pairing}, 4, 1, 4, 8)
@@ -49,13 +51,15 @@ def test_rope_position_one(pairing: str, turned: list[float]) -> None:
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_rope_is_a_complex_product(pairing: str, fraction: float) -> None:
-    """Su et al. 2021: each pair, read as a complex number, times exp(i·position·base^(-2j/width)), here in complex128."""
+    """Su et al. 2021: each pair, as a complex number, times exp(i·position·base^(-2j/width)), here in complex128."""
     width, places, x = int(8 * fraction), torch.tensor([[0, 3, 17]]), draw(1, 2, 3, 8)
-    rope: RoPE = registry.build("pos", {"name": "rope", "pairing": pairing, "fraction": fraction, "base": 50.0}, 16, 2, 8, 8)
+    choice = {"name": "rope", "pairing": pairing, "fraction": fraction, "base": 50.0}
+    rope: RoPE = registry.build("pos", choice, 16, 2, 8, 8)
     part = x[..., :width].double()
     pairs = part.unflatten(-1, (2, -1)).mT if pairing == "half" else part.unflatten(-1, (-1, 2))
     angle = places[..., None] * 50.0 ** (-torch.arange(0, width, 2).double() / width)
-    turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.polar(torch.ones_like(angle), angle)[:, None])
+    by = torch.polar(torch.ones_like(angle), angle)[:, None]
+    turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * by)
     expected = (turned.mT if pairing == "half" else turned).flatten(-2)
     actual = rope.rotate(places)(x)
     close(actual[..., :width].double(), expected)
@@ -136,10 +140,10 @@ def test_scores_without_scale_have_the_variance_of_the_head_width() -> None:
 
 @pytest.mark.parametrize("attn", choices("attn"), ids=said)
 def test_the_scale_is_of_the_scores(attn: Choice) -> None:
-    """A scale of zero makes every score equal, so that each token is the mean of the values it sees."""
+    """A vanishing scale makes every score equal, so that each token is the mean of the values it sees."""
     if not option("attn", attn["name"], "scale"):
         pytest.skip("has no scores")
-    flat = filled(registry.build("attn", attn | {"scale": 0.0}, 16, 4))
+    flat = filled(registry.build("attn", attn | {"scale": 1e-9}, 16, 4))
     x = draw(1, 6, 16)
     value = flat.v(x).cumsum(1) / torch.arange(1, 7)[:, None]
     heads = value.unflatten(-1, (-1, 4)).repeat_interleave(16 // value.shape[-1], 2).flatten(2)
@@ -181,7 +185,7 @@ def test_a_block_is_that_of_torch(residual: str, ffn: str) -> None:
     close(model(tokens()), hidden @ model.embed.weight.T)
 
 
-@pytest.mark.parametrize("attn", choices("attn"), ids=said)
+@each("attn")
 def test_without_position_and_mask_order_means_nothing(attn: Choice) -> None:
     parts = {"norm": "layer", "residual": "pre", "block": "serial", "ffn": "gelu", "attn": attn}
     x, order = draw(1, 8, 16), torch.tensor([3, 1, 7, 0, 2, 6, 5, 4])
@@ -191,7 +195,7 @@ def test_without_position_and_mask_order_means_nothing(attn: Choice) -> None:
         assert same == (pos["name"] == "none"), pos
 
 
-@pytest.mark.parametrize("attn", choices("attn"), ids=said)
+@each("attn")
 @pytest.mark.parametrize("window", [1, 3, 8, 20])
 def test_a_window_is_so_many_tokens(attn: Choice, window: int) -> None:
     if not option("attn", attn["name"], "window"):

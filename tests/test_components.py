@@ -19,7 +19,7 @@ FAR = 100_000
 
 
 def state_of(model: nn.Module) -> dict[str, Any]:
-    """All that a module could have changed: its attributes by identity, its plain containers and its tensors by content."""
+    """All that a module could have changed: attributes by identity, plain containers and tensors by content."""
     state: dict[str, Any] = {}
     for path, module in model.named_modules():
         for key, value in vars(module).items():
@@ -153,10 +153,9 @@ def test_positions_far_away_are_exact_in_bfloat16(case: Case) -> None:
 
 @cases()
 def test_it_costs_as_much_on_the_meta_device(case: Case) -> None:
-    counts = [{name: tuple(parameter.shape) for name, parameter in make(device=device, **{case[0]: case[1]}).named_parameters()}
-              for device in ("meta", "cpu")]  # fmt: skip
-    assert counts[0] == counts[1]
-    model = make(device="meta", **{case[0]: case[1]})
+    model, here = (make(device=device, **{case[0]: case[1]}) for device in ("meta", "cpu"))
+    shapes = [[(name, parameter.shape) for name, parameter in made.named_parameters()] for made in (model, here)]
+    assert shapes[0] == shapes[1]
     assert model(tokens().to("meta")).shape == (2, 12, ARCH["vocab"])
     assert sum(cost.parameters(model).values()) == sum(parameter.numel() for parameter in model.parameters())
 
@@ -200,7 +199,8 @@ def test_a_row_that_sees_nothing_gives_zeros(choice: Choice) -> None:
         y = attn(x, Context(torch.arange(6)[None], True, 6, padding, bias=bias))
         assert (y[1] == 0).all()
         assert (y[0] != 0).any()
-        leaves = [x, *(parameter for parameter in attn.parameters() if parameter.ndim >= 2), *([] if bias is None else [bias])]
+        matrices = [parameter for parameter in attn.parameters() if parameter.ndim >= 2]
+        leaves = [x, *matrices, *([] if bias is None else [bias])]
         for gradient in torch.autograd.grad(y.square().sum(), leaves):
             assert gradient.isfinite().all()
 

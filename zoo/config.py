@@ -52,7 +52,11 @@ def finished(composed: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise ZooError(_in_plain_words(error)) from error
     config = {str(key): value for key, value in config.items()}
-    if config["arch"].get("vocab", 0) is None:
+    for group in registry.groups():
+        if group not in config:
+            raise ZooError(f"a run needs a {group}{did_you_mean('', registry.entries(group))}")
+        config[group] = registry.resolve(group, config[group])
+    if config["arch"]["vocab"] is None:
         config["arch"]["vocab"] = registry.build("tokenizer", config["tokenizer"]).vocab
     settings.check(config)
     return config
@@ -81,6 +85,14 @@ def choices(config: Config) -> dict[str, str]:
     return {group: config[group]["name"] for group in registry.groups() if isinstance(config.get(group), dict)}
 
 
+def menu() -> dict[str, list[str]]:
+    """The choices of every group: components, and files of conf/."""
+    discover()
+    components = {group: list(registry.entries(group)) for group in registry.groups()}
+    places = sorted(place for place in CONF.iterdir() if place.is_dir())
+    return components | {place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in places}
+
+
 def different(config: Config, other: Config, prefix: str = "") -> list[str]:
     """The dotted keys in which two configurations differ."""
     keys: list[str] = []
@@ -94,17 +106,20 @@ def different(config: Config, other: Config, prefix: str = "") -> list[str]:
 
 
 def _parsed(words: Sequence[str]) -> list[Override]:
-    try:
-        return OverridesParser.create().parse_overrides(list(words))
-    except HydraException as error:
-        raise ZooError(_in_plain_words(error)) from error
+    parser, parsed = OverridesParser.create(), []
+    for word in words:
+        try:
+            parsed.append(parser.parse_override(word))
+        except HydraException as error:
+            reason = first_line(error.__cause__ or error)
+            raise ZooError(f"cannot read {word!r} ({reason}): write group=choice or group.option=value") from error
+    return parsed
 
 
 def _check_words(words: Sequence[str]) -> None:
     """Say which word is unknown, and what it was probably meant to be, better than composing can."""
-    files = {place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in CONF.iterdir() if place.is_dir()}
-    menu = files | {group: list(registry.entries(group)) for group in registry.groups()}
-    keys = ["loader", *menu, *(str(key) for key in OmegaConf.load(CONF / "config.yaml") if key not in ("defaults", "hydra"))]
+    known = menu()
+    keys = ["loader", *known, *(str(key) for key in OmegaConf.load(CONF / "config.yaml") if key not in ("defaults", "hydra"))]
     extended = any(word.startswith(("hydra.searchpath", "+hydra.searchpath")) for word in words)
     for word in _parsed(words):
         head = word.key_or_group.split(".")[0].split("@")[0]
@@ -112,10 +127,10 @@ def _check_words(words: Sequence[str]) -> None:
             continue
         if head not in keys and head.split("/")[0] not in keys:
             raise ZooError(f"unknown word {head!r} in {word.input_line!r}{did_you_mean(head, keys)}")
-        if head in menu and word.key_or_group == head and not extended:
+        if head in known and word.key_or_group == head and not extended:
             for choice in _choices(word):
-                if choice not in menu[head]:
-                    raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, menu[head])}")
+                if choice not in known[head]:
+                    raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}")
 
 
 def _choices(word: Override) -> list[str]:
@@ -125,7 +140,7 @@ def _choices(word: Override) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def _in_plain_words(error: Exception) -> str:
+def _in_plain_words(error: BaseException) -> str:
     """Hydra's or OmegaConf's complaint; where a key is unknown, with the keys that there are."""
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException) and cause.full_key and isinstance(cause.parent_node, Container):

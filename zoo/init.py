@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from zoo.registry import Component, build, register
+from zoo.registry import Component, ZooError, build, register
 from zoo.streams import derive
 
 
@@ -41,17 +41,22 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
     """Set every parameter of the model, drawing each matrix from a stream of its own."""
     policy = build("init", policy, sum(hasattr(module, "closing_norm") for module in model.modules()))
     for path, module in model.named_modules():
-        own = dict(module.named_parameters(path, recurse=False))
+        own, buffers = dict(module.named_parameters(path, recurse=False)), dict(module.named_buffers(path, recurse=False))
         constants = getattr(module, "reset_parameters", None)
-        if constants and all(parameter.ndim < 2 for parameter in own.values()):
+        if buffers and not constants:
+            raise ZooError(f"{type(module).__name__} must set its buffer {next(iter(buffers))} in reset_parameters(), since"
+                           " a model made on the meta device has no content")
+        matrices = {name: parameter for name, parameter in own.items() if parameter.ndim >= 2}
+        if constants and (buffers or not matrices):
             constants()
-            continue
-        for name, parameter in own.items():
-            if parameter.ndim < 2:
+        else:
+            for parameter in own.values():
                 parameter.zero_()
-            else:
-                parameter.copy_(_normal(parameter.shape, policy.std(name, parameter.shape), derive(seed, "init", name)))
+        for name, matrix in matrices.items():
+            matrix.copy_(_normal(matrix.shape, policy.std(name, matrix.shape), derive(seed, "init", name)))
 
 
 def _normal(shape: torch.Size, std: float, seed: int) -> Tensor:
-    return torch.empty(shape).normal_(0.0, std, generator=torch.Generator().manual_seed(seed))
+    """Always drawn in float32 on the CPU, so that neither the device nor the type of the parameter changes the draw."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.empty(shape, dtype=torch.float32, device="cpu").normal_(0.0, std, generator=generator)

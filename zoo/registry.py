@@ -150,7 +150,7 @@ def build(group: str, choice: Component, *wiring: Any) -> Any:
     return entry(group, options.pop("name")).load()(*wiring, **options)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an exception says, without the pages that some say after it."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 

@@ -73,14 +73,17 @@ class Stack(nn.Module):
         queries, keys = x.shape[1], cache.length + x.shape[1]
         if self.limit is not None and keys > self.limit:
             raise ZooError(f"a sequence of {keys} tokens is longer than the {self.limit} that the position knows (arch.length)")
+        if documents is not None and cache.length:
+            raise ZooError("a cache holds one document a row: give packed documents without a cache")
         padding = _with_cached(padding, cache, x)
         if positions is None:
             places = torch.arange(keys, device=x.device)[None] if padding is None else padding.long().cumsum(1) - 1
             positions = places.clamp(min=0)[:, -queries:]
         context = Context(positions, self.causal, keys, padding, documents, cache)
         contexts = [self._placed(context, position) for position in self.positions]
-        first: Any = self.positions[0]
-        x = self.dropout(first.embed(x, positions))
+        for position in self.positions:
+            x = position.embed(x, positions)  # type: ignore[operator]
+        x = self.dropout(x)
         for block, which in zip(self.blocks, self.position_of, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, contexts[which], use_reentrant=False)

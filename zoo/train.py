@@ -24,6 +24,27 @@ from zoo.registry import ZooError
 FREE = ("resume", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
 
 
+HELP = """\
+Train a transformer made of the parts that you name:
+
+    python -m zoo.train norm=rms pos=rope
+
+== What you can choose ==
+{menu}
+
+== The configuration, each line of which can be changed (as in arch.layers=6) ==
+{config}
+== More ==
+python -m zoo.components        what each choice is, its options and its paper
+python -m zoo.cost model=gpt2   what a model costs, without building it
+-m norm=layer,rms seed=0,1      one run for each combination
+resume=auto                     go on with an interrupted run of the same words
+hydra.run.dir=FOLDER            where the run goes, instead of runs/ and the time
+--cfg job                       print the configuration that your words give, and stop
+--hydra-help                    Hydra's own flags
+"""
+
+
 def main() -> None:
     """Check every run that the command line asks for, then let Hydra launch them."""
     # argparse knows no flag between positionals, but people type `-m` anywhere
@@ -31,6 +52,9 @@ def main() -> None:
     arguments = get_args_parser().parse_args()
     configuration.discover()
     try:
+        if arguments.help:
+            print(_help(arguments.overrides))
+            return
         if not only_asks(arguments):
             _prepare(arguments)
     except ZooError as error:
@@ -65,10 +89,9 @@ def train(composed: DictConfig) -> None:
 
 def _prepare(arguments: Namespace) -> None:
     """Refuse what cannot run, before the first job; send a resumed run to its folder."""
-    first: Config | None = None
+    jobs = list(configuration.jobs(arguments))  # a wrong word is found in all of them before torch is imported
     checked: set[str] = set()
-    for words, config in configuration.jobs(arguments):
-        first = first or config
+    for words, config in jobs:
         model = repr({**config, "seed": None})
         if model not in checked:
             checked.add(model)
@@ -77,8 +100,9 @@ def _prepare(arguments: Namespace) -> None:
             except ZooError as error:
                 raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
     given = [word.split("=", 1)[1] for word in arguments.overrides if word.startswith("hydra.run.dir=")]
-    if arguments.multirun or first is None or int(os.environ.get("LOCAL_RANK", 0)):
+    if arguments.multirun or not jobs or int(os.environ.get("LOCAL_RANK", 0)):
         return
+    first = jobs[0][1]
     if given:
         _check_folder(first, Path(given[-1].strip("'\"")))
     elif first["resume"] == "auto":
@@ -137,6 +161,11 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
         if summary.get("status") in (None, "running"):  # a rank that died took the first one with it
             storage.write_json(folder / "summary.json", summary | {"status": "failed", "error": "a process of the job died"})
         raise ZooError(f"the job failed: see {folder / 'summary.json'}")
+
+
+def _help(words: list[str]) -> str:
+    choices = "\n".join(f"{group}: {', '.join(names)}" for group, names in configuration.menu().items() if names)
+    return HELP.format(menu=choices, config=OmegaConf.to_yaml(configuration.compose(words)))
 
 
 def only_asks(arguments: Namespace) -> bool:

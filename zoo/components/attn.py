@@ -58,6 +58,8 @@ class Attention(nn.Module):
             raise ZooError(f"arch.dim={dim} is not a multiple of arch.heads={heads}; change one, or give attn.head_dim")
         if window is not None and window < 1:
             raise ZooError(f"attn.window must be at least 1 (a token sees itself), not {window}")
+        if scale is not None and scale <= 0:
+            raise ZooError(f"attn.scale must be above 0, not {scale}")
         self.heads, self.head_dim, self.window = heads, head_dim or dim // heads, window
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.dropout, self.attend = dropout, BACKENDS[backend]

@@ -69,7 +69,10 @@ class Learned(Position):
         self.weight = nn.Parameter(torch.empty(length, dim))
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + nn.functional.embedding(positions, self.weight)
+        try:
+            return x + nn.functional.embedding(positions, self.weight)
+        except IndexError:
+            raise ZooError(f"a position is beyond the {self.limit} that pos=learned knows (arch.length)") from None
 
     def flops(self, length: int) -> int:
         return 0  # a look-up

@@ -1,0 +1,172 @@
+"""From words to configurations: mistakes are met by name, and what is nearer to the person wins."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import chosen
+from zoo import config, models, registry
+from zoo.registry import ZooError
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("norm=rsm", "norm=rsm: no such norm: did you mean 'rms'.*layer, rms"),
+        ("nrom=rms", "unknown word 'nrom' in 'nrom=rms': did you mean 'norm'"),
+        ("norm=rms norm.epss=1", r"norm has no option 'epss': did you mean 'eps'\? \(there are: eps\)"),
+        ("norm.epss=1", "norm has no option 'epss': did you mean 'eps'"),
+        ("norm.eps=abc", "norm.eps: .*'abc'"),
+        ("norm=rms norm.bias=true", "norm has no option 'bias'"),
+        ("norm=layer,rsm", "no such norm: did you mean 'rms'"),
+        ("arch.dmi=3", "arch has no option 'dmi': did you mean 'dim'"),
+        ("arch.dim=3.5", "arch.dim: .*3.5"),
+        ("arch.dim=null", "arch.dim"),
+        ("attn.backend=spda", "attn.backend: .*spda"),
+        ("attn.kv_heads=2", "attn has no option 'kv_heads'"),
+        ("trainer.max_step=5", "trainer has no option 'max_step': did you mean 'max_steps'"),
+        ("trainer.precision=fp16", "trainer.precision"),
+        ("trainer=gpuu", "did you mean 'gpu'"),
+        ("model=gpt3x", "did you mean 'gpt"),
+        ("loader.batch_sise=3", "loader has no option 'batch_sise': did you mean 'batch_size'"),
+        ("data=text", "data.path is needed: give data.path=..."),
+        ("sed=3", "unknown word 'sed'.*did you mean 'seed'"),
+        ("seed=-1", "seed must be a whole number from 0"),
+        ("seed=abc", "seed"),
+        ("resume=maybe", "resume must be auto or never"),
+        ("norm", "norm"),
+        ("norm=", "norm"),
+        ("norm=[rms", "rms"),
+        ("+norm._target_=os.system", "_target_"),
+        ("+norm.epss=1", "epss"),
+        ("norm.eps=${oc.env:HOME}", "norm.eps"),
+        ("~norm", "norm"),
+    ],
+)
+def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, said: str) -> None:
+    with pytest.raises(ZooError, match=said) as refused:
+        config.compose(words.split())
+    assert "\n" not in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("attn=gqa attn.kv_heads=3", "4 heads cannot share 3 KV heads"),
+        ("pos=rope arch.dim=20", "pos=rope turns pairs.*must be even, not 5"),
+        ("attn.qk_norm=rsm", "unknown norm 'rsm': did you mean 'rms'"),
+        ("attn.qk_norm={name:rms,epss:1}", "norm=rms has no option 'epss'"),
+        ("attn.qk_norm={_target_:os.system}", "norm"),
+        ("arch.pattern=[{norm:{_target_:os.system}}]", "norm=layer has no option '_target_'"),
+        ("arch.pattern=[{norm:rsm}]", "unknown norm 'rsm'"),
+        ("arch.pattern=[{nrom:rms}]", "arch.pattern names 'nrom'"),
+        ("arch.pattern=[{attn:{window:many}}]", "attn.window: .*many"),
+        ("arch.layers=0", "arch.layers must be at least 1"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_when_the_model_is_made(words: str, said: str) -> None:
+    composed = config.compose(words.split())
+    with pytest.raises(ZooError, match=said):
+        models.build(composed, device="meta")
+
+
+@pytest.mark.parametrize("row", range(max(len(registry.entries(group)) for group in registry.groups())))
+def test_every_choice_composes_with_its_defaults(row: int) -> None:
+    """One of each group at a time, until every one has had its turn."""
+    picked = {group: list(registry.entries(group))[row % len(registry.entries(group))] for group in registry.groups()}
+    needed = [f"{group}.{option}={value}" for group, name in picked.items()
+              for option, value in chosen(group, name).items() if option != "name"]  # fmt: skip
+    composed = config.compose([*(f"{group}={name}" for group, name in picked.items()), *needed])
+    assert config.choices(composed) == picked
+    for group, name in picked.items():
+        assert composed[group].keys() == {option.name for option in fields(registry.entry(group, name).options)}
+    assert "${" not in repr(composed)
+
+
+def test_a_configuration_is_plain_values() -> None:
+    composed = config.compose(["arch.length=64", "attn.backend=eager"])
+    assert composed["attn"]["backend"] == "eager"
+    assert type(composed["trainer"]["precision"]) is str
+    assert composed["loader"]["length"] == 64
+    assert composed["arch"]["vocab"] == registry.build("tokenizer", composed["tokenizer"]).vocab
+    assert config.compose(["arch.vocab=50"])["arch"]["vocab"] == 50
+
+
+def test_composing_twice_gives_equal_configurations_that_share_nothing() -> None:
+    first, second = config.compose(["norm=rms"]), config.compose(["norm=rms"])
+    assert first == second
+    first["norm"]["eps"] = 1.0
+    first["arch"]["pattern"].append({})
+    assert config.compose(["norm=rms"]) == second
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """A model and an experiment of somebody's own, that say different things of the same options."""
+    for group, name, head, body in (
+        ("model", "own", "override /norm: rms", "arch: {dim: 64, layers: 2, heads: 2}\nnorm: {eps: 0.1}\n"),
+        ("experiment", "own", "override /ffn: swiglu", "arch: {layers: 3, heads: 8}\nseed: 5\n"),
+    ):
+        (tmp_path / group).mkdir()
+        text = f"# @package _global_\ndefaults:\n  - {head}\n{body}"
+        (tmp_path / group / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return [f"hydra.searchpath=[file://{tmp_path}]", "model=own", "experiment=own"]
+
+
+def test_the_command_line_wins_over_experiment_over_model_over_defaults(files: list[str]) -> None:
+    composed = config.compose([*files, "arch.heads=4"])
+    default = config.compose([])
+    assert composed["arch"]["length"] == default["arch"]["length"]
+    assert composed["arch"]["dim"] == 64 != default["arch"]["dim"]
+    assert (composed["arch"]["layers"], composed["arch"]["heads"], composed["seed"]) == (3, 4, 5)
+    assert (composed["norm"], composed["ffn"]["name"]) == ({"name": "rms", "eps": 0.1}, "swiglu")
+    chosen = config.compose([*files, "norm=layer", "ffn=relu", "seed=6"])
+    assert (chosen["norm"]["name"], chosen["ffn"]["name"], chosen["seed"]) == ("layer", "relu", 6)
+
+
+def test_a_study_may_take_a_model(files: list[str]) -> None:
+    without = config.compose([files[0], "model=own"])
+    assert (without["arch"]["layers"], without["arch"]["heads"], without["seed"]) == (2, 2, 0)
+    assert config.compose([*files[:2], "norm.eps=0.2"])["norm"] == {"name": "rms", "eps": 0.2}
+
+
+def test_a_pattern_can_be_typed() -> None:
+    words = ["arch.pattern=[{attn:{window:8}},{attn:{window:null},ffn:swiglu},{}]", "arch.layers=6"]
+    composed = config.compose(words)
+    assert composed["arch"]["pattern"] == [{"attn": {"window": 8}}, {"attn": {"window": None}, "ffn": "swiglu"}, {}]
+    blocks: Any = models.build(composed, device="meta").stack.blocks
+    assert [block.attn.sublayer.window for block in blocks] == [8, None, None] * 2
+    assert [hasattr(block.ffn.sublayer, "gate") for block in blocks] == [False, True, False] * 2
+
+
+def test_a_nested_choice_can_be_typed() -> None:
+    for words in (["attn.qk_norm=rms"], ["attn.qk_norm={name:rms,eps:0.5}"]):
+        block: Any = models.build(config.compose(words), device="meta").stack.blocks[0]
+        assert block.attn.sublayer.q_norm.eps == (0.5 if "eps" in words[0] else 1e-6)
+
+
+def test_the_jobs_of_a_multirun_are_the_product() -> None:
+    from hydra._internal.utils import get_args_parser
+
+    typed = get_args_parser().parse_args(["-m", "norm=layer,rms", "seed=0,1,2", "arch.dim=32"])
+    jobs = list(config.jobs(typed))
+    assert [(job["norm"]["name"], job["seed"]) for _, job in jobs] == [
+        (norm, seed) for norm in ("layer", "rms") for seed in range(3)
+    ]
+    assert {job["arch"]["dim"] for _, job in jobs} == {32}
+    assert len(list(config.jobs(get_args_parser().parse_args(["norm=rms"])))) == 1
+
+
+def test_different_names_the_keys_that_differ() -> None:
+    one = {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "f": [1], "only": 1}
+    other = {"a": 1, "b": {"c": 4, "d": {"e": 5}}, "f": [1, 2]}
+    assert config.different(one, other) == config.different(other, one) == ["b.c", "b.d.e", "f", "only"]
+    assert config.different(one, one) == []
+    told = config.different(config.compose(["norm=rms"]), config.compose(["arch.dim=64"]))
+    assert told == ["arch.dim", "norm.bias", "norm.eps", "norm.name"]
+    assert config.different({"a": {}}, {"a": None}) == ["a"]

@@ -1,0 +1,106 @@
+"""The house: imports point down only, also those inside functions."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = [  # from the roof down; a name stands for the modules below it, unless they have a floor of their own
+    {"ablations"},
+    {"zoo.train", "zoo.generate", "zoo.components.__main__"},
+    {"zoo.run", "zoo.screen", "zoo.dashboard", "zoo.callbacks"},
+    {"zoo.lit"},
+    {"zoo.storage"},
+    {"zoo.objectives", "zoo.optim", "zoo.decoding", "zoo.data", "zoo.cost"},
+    {"zoo.models", "zoo.hf"},
+    {"zoo.stack", "zoo.init"},
+    {"zoo.components"},
+    {"zoo.context", "zoo.config"},
+    {"zoo.settings"},
+    {"zoo.registry"},
+    {"zoo.streams"},
+]
+FACADE = "zoo"  # `zoo.build` reaches down from the package itself, which nothing inside asks for
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in [*ROOT.glob("zoo/**/*.py"), *ROOT.glob("ablations/**/*.py")]:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of this project that a module imports, wherever in it: at the top or in a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively"
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {inner if inner in known else str(node.module) for inner in whole}
+    return {module for module in found if module in known} - {name}
+
+
+def floor(name: str) -> int:
+    """How far down a module lives, by the longest name that it is below."""
+    places = {place: number for number, names in enumerate(FLOORS) for place in names}
+    below = {place: number for place, number in places.items() if f"{name}.".startswith(f"{place}.")}
+    assert below, f"{name} has no floor: give it one here, and in CONTRIBUTING.md"
+    return below[max(below, key=len)]
+
+
+def arrows() -> list[tuple[str, str]]:
+    known = modules()
+    return [(name, other) for name, path in known.items() if name != FACADE for other in imported(name, path, known)]
+
+
+def test_imports_point_down_only() -> None:
+    assert len(arrows()) > 40, "the imports are read"
+    upward = [arrow for arrow in arrows() if arrow[1] == FACADE or floor(arrow[1]) < floor(arrow[0])]
+    assert upward == []
+
+
+def test_no_module_needs_itself() -> None:
+    below: dict[str, set[str]] = {}
+    for name, other in arrows():
+        below.setdefault(name, set()).add(other)
+    while leaves := {name for name, others in below.items() if not others & below.keys()}:
+        for name in leaves:
+            del below[name]
+    assert not below, "modules that import each other in a circle"
+
+
+def test_no_component_imports_another() -> None:
+    """A file of components can be taken away without another noticing."""
+    inside = [(name, other) for name, other in arrows() if name.startswith("zoo.components.")]
+    assert [arrow for arrow in inside if arrow[1].startswith("zoo.components.")] == []
+
+
+def test_the_house_that_people_read_is_this_one() -> None:
+    """Every module has its place in CONTRIBUTING.md, and the floors come in the same order there."""
+    drawing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## The house")[1].split("```")[1]
+    lines = [line.split("  ")[0].split() for line in drawing.strip().splitlines()]
+    words = [(word, row) for row, line in enumerate(lines) for word in line]
+    drawn = {word.removeprefix("zoo/").removesuffix(".py").strip("/"): row for word, row in words}
+    twice = (FACADE, "zoo.components", "zoo.components.__main__")  # the parts, and the command line that lists them
+    short = {name: name.removeprefix("zoo.").split(".")[0] for name in modules() if name not in twice}
+    assert sorted({word for word in short.values() if word not in drawn}) == [], "not in the drawing"
+    known = [(name, other) for name, other in arrows() if name in short and other in short]
+    upward = [arrow for arrow in known if drawn[short[arrow[1]]] < drawn[short[arrow[0]]]]
+    assert upward == []
+
+
+@pytest.mark.parametrize("module", ["zoo.streams", "zoo.registry", "zoo.settings", "zoo.config"])
+def test_words_are_read_without_torch(module: str) -> None:
+    asked = f"import sys, {module} as m\ngetattr(m, 'compose', lambda words: 0)(['model=gpt2', 'norm=rms'])\n"
+    found = "print([name for name in ('torch', 'lightning', 'wandb', 'datasets') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", asked + found], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
