@@ -1,4 +1,4 @@
-"""The floor: a GPT by hand in the fewest operations, with nothing to choose. What the zoo's convenience costs is told by it.
+"""The floor: a GPT by hand in the fewest operations, with nothing to choose. It tells what the zoo's convenience costs.
 
 Pre-norm, learned positions, no biases, exact GELU, tied head. Shape legend: B batch, T tokens, H heads, D head width.
 """
@@ -48,7 +48,7 @@ class FloorGPT(nn.Module):
 
 @torch.no_grad()
 def from_zoo(model: nn.Module, *, heads: int) -> FloorGPT:
-    """The floor with a copy of the weights of `zoo.build("gpt", "norm.bias=false", ...)`. Raises KeyError for another model."""
+    """The floor with a copy of the weights of `zoo.build("gpt", "norm.bias=false", ...)`; KeyError for another."""
     state = model.state_dict()
     (vocab, dim), length = state["embed.weight"].shape, len(state["stack.positions.0.weight"])
     layers = sum(name.endswith("attn.norm.weight") for name in state)

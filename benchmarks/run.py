@@ -2,10 +2,11 @@
 
     python -m benchmarks.run --suite gpt --shape small
 
-Times are CPU time of one thread. The candidates take turns (A B A B ...) in one process, so that what else the machine does
-falls on all of them; a ratio is taken within each repeat, and the table gives the median, least and greatest of them. Memory is
-the high-water mark of the resident set over steps, above what a process holds that has run the candidate at a tiny shape; each
-figure comes from a process of its own, in which what is freed goes back to the system at once (Linux with glibc only).
+Times are CPU time of one thread. The candidates take turns (A B A B ...) in one process, so that what else the machine
+does falls on all of them; a ratio is taken within each repeat, and the table gives the median, least and greatest of
+them. Memory is the high-water mark of the resident set over steps, above what a process holds that has run the
+candidate at a tiny shape; each figure comes from a process of its own, in which what is freed goes back to the system
+at once (Linux with glibc only).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.suites import SUITES, Shape, Step, Suite
@@ -39,7 +40,6 @@ ROUNDS = 20  # of turns in a repeat, where a step is short enough
 TOLERANCE = 1e-5  # relative
 MEMORY_PROCESSES = 3
 M_MMAP_THRESHOLD = -3  # of glibc's mallopt
-MIB = 2**20
 Samples = dict[str, list[float]]  # of each candidate, a figure a repeat
 
 
@@ -62,25 +62,21 @@ def cpu_seconds(step: Step, times: int) -> float:
 
 
 def timed(suite: Suite, measure: str, shape: Shape, repeats: int, advance: Callable[[], None]) -> Samples:
-    """CPU milliseconds a step of each candidate, a figure a repeat.
-
-    A repeat is several rounds in which each takes its turn, forwards and backwards by turns: noise is slower than a round.
-    """
+    """CPU milliseconds a step of each candidate, a figure a repeat; every other round of turns goes backwards."""
     steps = {name: candidate(shape) for name, candidate in suite.measures[measure].items()}
     check(suite, steps)
     first = next(iter(steps.values()))
-    times, spent = 1, cpu_seconds(first, 1)
-    while spent < LEAST:
+    times = 1
+    while (spent := cpu_seconds(first, times)) < LEAST:
         times = math.ceil(times * min(1.2 * LEAST / max(spent, 1e-4), 20))
-        spent = cpu_seconds(first, times)
     rounds = min(times, ROUNDS)
     turn = math.ceil(times / rounds)
     samples: Samples = {name: [] for name in steps}
-    for _ in range(repeats):
+    for repeat in range(repeats):
         gc.collect()
         spent_by = dict.fromkeys(steps, 0.0)
-        for number in range(rounds):
-            for name in list(steps)[:: -1 if number % 2 else 1]:
+        for turns in range(rounds):
+            for name in list(steps)[:: -1 if (repeat * rounds + turns) % 2 else 1]:
                 spent_by[name] += cpu_seconds(steps[name], turn)
         for name, seconds in spent_by.items():
             samples[name].append(1e3 * seconds / (turn * rounds))
@@ -101,7 +97,7 @@ def peak_mib(suite_name: str, measure: str, name: str, shape: Shape) -> float:
     candidate(shape.tiny())()  # what is imported or made on first use is no part of the figure
     gc.collect()
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 2**16)  # a tensor has pages of its own: the figure is what is alive, without the heap's luck
+    libc.mallopt(M_MMAP_THRESHOLD, 2**16)  # large tensors have pages of their own: the figure is what is alive
     libc.malloc_trim(0)
     before = resident("VmRSS")
     step = candidate(shape)
@@ -111,13 +107,12 @@ def peak_mib(suite_name: str, measure: str, name: str, shape: Shape) -> float:
     Path("/proc/self/clear_refs").write_text("5")  # from here on VmHWM is a new high-water mark
     for _ in range(3):
         step()
-    return (resident("VmHWM") - before) / MIB
+    return (resident("VmHWM") - before) / 2**20
 
 
 def peaks(suite_name: str, measure: str, shape: Shape, advance: Callable[[], None]) -> Samples:
     samples: Samples = {name: [] for name in SUITES[suite_name].measures[measure] if name != "floor again"}
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for _ in range(MEMORY_PROCESSES):
             for name, figures in samples.items():
                 figures.append(pool.submit(peak_mib, suite_name, measure, name, shape).result())
@@ -128,18 +123,18 @@ def peaks(suite_name: str, measure: str, shape: Shape, advance: Callable[[], Non
 def row(shape: str, measure: str, unit: str, samples: Samples) -> list[dict[str, Any]]:
     """A record for each candidate: its median, and the median, least and greatest ratio to the floor's same repeat."""
     floor = next(iter(samples.values()))
-    records = []
+    records: list[dict[str, Any]] = []
     for name, figures in samples.items():
         ratios = [figure / base for figure, base in zip(figures, floor, strict=True)]
-        record = {"shape": shape, "measure": measure, "candidate": name, "unit": unit, "median": statistics.median(figures)}
-        records.append(record | {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios),
-                                 "samples": figures})  # fmt: skip
+        record = {"shape": shape, "measure": measure, "candidate": name, "unit": unit, "samples": figures}
+        ratio = {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios)}
+        records.append(record | {"median": statistics.median(figures)} | ratio)
     return records
 
 
 def machine() -> dict[str, Any]:
-    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":")[1].strip() for line in cpuinfo if line.startswith("model name")]
+    cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    names = [line.split(":")[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     return {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": names[0] if names else platform.processor(),
@@ -153,9 +148,9 @@ def machine() -> dict[str, Any]:
 
 
 def table(title: str, records: list[dict[str, Any]]) -> Table:
-    shown = Table(title=title, caption="ratio to the floor: median, and least to greatest, of the repeats; lower is better")
-    for heading in ("shape", "measure", "candidate", "median", "ratio", "spread"):
-        shown.add_column(heading, justify="right" if heading in ("median", "ratio", "spread") else "left")
+    shown = Table(title=title, caption="ratios to the floor within a repeat: median, least–greatest; lower is better")
+    for column, heading in enumerate(("shape", "measure", "candidate", "median", "ratio", "spread")):
+        shown.add_column(heading, justify="right" if column > 2 else "left")
     for record in records:
         if record["candidate"] == "floor":
             shown.add_section()
@@ -165,21 +160,21 @@ def table(title: str, records: list[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    doc = (__doc__ or "").strip()
-    parser = argparse.ArgumentParser("benchmarks.run", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    as_written = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks.run", description=__doc__, formatter_class=as_written)
     parser.add_argument("--suite", choices=SUITES, default="gpt", help="what is measured (default: gpt)")
-    parser.add_argument("--shape", choices=sorted({s for suite in SUITES.values() for s in suite.shapes}), help="default: all")
+    names = sorted({name for suite in SUITES.values() for name in suite.shapes})
+    parser.add_argument("--shape", choices=names, help="how large (default: each in turn)")
     parser.add_argument("--repeats", type=int, default=9, help="figures a candidate, each over many turns (default: 9)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, the versions and the CPU's name")
     arguments = parser.parse_args()
     suite = SUITES[arguments.suite]
     shapes = {name: shape for name, shape in suite.shapes.items() if arguments.shape in (None, name)}
     if not shapes or arguments.repeats < 1:
-        parser.error("this suite lacks that shape" if not shapes else "--repeats must be at least 1")
+        parser.error("--repeats must be at least 1, and --shape one that the suite has")
     torch.set_num_threads(1)
     console, records = Console(), []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
 
         def bar(description: str, total: int) -> Callable[[], None]:
             return partial(progress.advance, progress.add_task(description, total=total))
@@ -188,17 +183,15 @@ def main() -> None:
             for measure in suite.measures:
                 samples = timed(suite, measure, shape, arguments.repeats, bar(f"{name}: {measure}", arguments.repeats))
                 records += row(name, measure, "ms", samples)
-            if platform.libc_ver()[0] != "glibc":
-                continue
-            measure = next(iter(suite.measures))
-            samples = peaks(arguments.suite, measure, shape, bar(f"{name}: peak memory", MEMORY_PROCESSES))
-            records += row(name, "peak memory", "MiB", samples)
-    told = machine()
-    console.print(table(f"{arguments.suite}: {suite.about}", records))
+            if platform.libc_ver()[0] == "glibc":
+                first, advance = next(iter(suite.measures)), bar(f"{name}: peak memory", MEMORY_PROCESSES)
+                records += row(name, "peak memory", "MiB", peaks(arguments.suite, first, shape, advance))
+    told = {"suite": arguments.suite} | machine()
+    console.print(table(arguments.suite, records))
     console.print(" · ".join(f"{key} {value}" for key, value in told.items()), highlight=False)
     if arguments.json:
-        shaped = {name: asdict(shape) for name, shape in shapes.items()}
-        arguments.json.write_text(json.dumps({"suite": arguments.suite, "machine": told, "shapes": shaped, "results": records}))
+        sizes = {name: asdict(shape) for name, shape in shapes.items()}
+        arguments.json.write_text(json.dumps({"machine": told, "shapes": sizes, "results": records}))
 
 
 if __name__ == "__main__":

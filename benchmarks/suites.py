@@ -1,8 +1,9 @@
-"""What is measured, as data. A candidate is a function that builds a step; the first candidate of a measure is its floor.
+"""What is measured, as data. A candidate is a function that builds a step; a measure's first candidate is its floor.
 
-A step is called without arguments, does the work once and returns what it computed (logits, a loss). A candidate with the
-floor's weights must return the floor's values: this is checked before anything is timed. To add a peer, write a function from
-a Shape to a step and name it in a suite; import the peer inside it, so that it is needed only where it is measured.
+A step is called without arguments, does the work once and returns what it computed (logits, a loss). A candidate with
+the floor's weights must return the floor's values: this is checked before anything is timed. To add a peer, write a
+function from a Shape to a step and name it in a suite; import the peer inside it, so that it is needed only where it is
+measured.
 """
 
 from __future__ import annotations
@@ -131,8 +132,16 @@ SUITES = {
             "micro": Shape(layers=2, dim=64, heads=2, length=32, vocab=64, batch=4),
         },
         measures={
-            "training step": {"floor": floor_gpt_training, "floor again": floor_gpt_training, "zoo": zoo_training(*GPT)},
-            "forward": {"floor": floor_gpt_forward, "floor again": floor_gpt_forward, "zoo": zoo_forward(*GPT)},
+            "training step": {
+                "floor": floor_gpt_training,
+                "floor again": floor_gpt_training,
+                "zoo": zoo_training(*GPT),
+            },
+            "forward": {
+                "floor": floor_gpt_forward,
+                "floor again": floor_gpt_forward,
+                "zoo": zoo_forward(*GPT),
+            },
         },
         same_weights=("floor again", "zoo"),
     ),

@@ -32,6 +32,14 @@ def filled(module: nn.Module, seed: int = 0) -> nn.Module:
     return module
 
 
+def test_sinusoidal_far_away_in_bfloat16() -> None:
+    """The same formula at 100,000, in float64: the angles are float32 whatever the module is cast to."""
+    position = registry.build("pos", "sinusoidal", 4, 1, 4, 8).to(torch.bfloat16)
+    added = position.embed(torch.zeros(1, 1, 4, dtype=torch.bfloat16), torch.tensor([[100_000]]))
+    expected = [wave(100_000 / base) for base in (1, 100) for wave in (math.sin, math.cos)]
+    close(added[0, 0].double(), torch.tensor(expected, dtype=torch.float64), 0.02)
+
+
 def test_sinusoidal_position_one() -> None:
     """Vaswani et al. 2017, section 3.5, at d = 4 and position 1: sin 1, cos 1, sin .01, cos .01."""
     added = registry.build("pos", "sinusoidal", 4, 1, 4, 8).embed(torch.zeros(1, 2, 4), torch.tensor([[0, 1]]))
@@ -50,11 +58,12 @@ def test_rope_position_one(pairing: str, turned: list[float]) -> None:
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_rope_is_a_complex_product(pairing: str, fraction: float) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.01), (torch.bfloat16, 0.03)])
+def test_rope_is_a_complex_product(pairing: str, fraction: float, dtype: torch.dtype, tolerance: float) -> None:
     """Su et al. 2021: each pair, as a complex number, times exp(i·position·base^(-2j/width)), here in complex128."""
-    width, places, x = int(8 * fraction), torch.tensor([[0, 3, 17]]), draw(1, 2, 3, 8)
+    width, places, x = int(8 * fraction), torch.tensor([[0, 17, 100_000]]), draw(1, 2, 3, 8).to(dtype)
     choice = {"name": "rope", "pairing": pairing, "fraction": fraction, "base": 50.0}
-    rope: RoPE = registry.build("pos", choice, 16, 2, 8, 8)
+    rope: RoPE = registry.build("pos", choice, 16, 2, 8, 8).to(dtype)
     part = x[..., :width].double()
     pairs = part.unflatten(-1, (2, -1)).mT if pairing == "half" else part.unflatten(-1, (-1, 2))
     angle = places[..., None] * 50.0 ** (-torch.arange(0, width, 2).double() / width)
@@ -62,7 +71,8 @@ def test_rope_is_a_complex_product(pairing: str, fraction: float) -> None:
     turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * by)
     expected = (turned.mT if pairing == "half" else turned).flatten(-2)
     actual = rope.rotate(places)(x)
-    close(actual[..., :width].double(), expected)
+    close(actual[..., :width].double(), expected, tolerance)  # float32 knows an angle of 100,000 to .008
+    close(actual[..., :2, :width].double(), expected[..., :2, :], 1e-5 if dtype == torch.float32 else tolerance)
     assert torch.equal(actual[..., width:], x[..., width:])
 
 

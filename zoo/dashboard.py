@@ -21,13 +21,13 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
     flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
     label = ",".join(word for word in summary["overrides"] if not word.startswith(("hydra.", "logger", "trainer.", "resume")))
     summary["wandb"] = mode(settings["mode"])
-    os.environ.setdefault("WANDB_SILENT", "true")
-    return WandbLogger(
-        name=label[:128] or "default", save_dir=folder, project=settings["project"], entity=settings["entity"],
+    run = wandb.init(
+        name=label[:128] or "default", dir=folder, project=settings["project"], entity=settings["entity"],
         group=settings["group"] or _sweep(folder), job_type=settings["job_type"], tags=list(settings["tags"]),
         mode=summary["wandb"], id=summary["id"], resume="allow", config={**flat, "config": config},
         settings=wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True),
-    )  # fmt: skip
+    )
+    return WandbLogger(experiment=run)
 
 
 def mode(asked: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import copy
 import difflib
 import enum
 import importlib
@@ -54,6 +55,7 @@ class Entry:
 
 
 _entries: dict[str, dict[str, Entry]] = {}
+_resolved: dict[tuple[str, str], dict[str, Any]] = {}  # a deep model asks the same for each of its layers
 
 
 def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[[Any], Any]:
@@ -124,6 +126,13 @@ def entry(group: str, name: str) -> Entry:
 def resolve(group: str, choice: Component) -> dict[str, Any]:
     """A choice (a name, or a mapping with a name) with every option filled in and its type checked."""
     chosen = {"name": choice} if isinstance(choice, str) else dict(choice)
+    key = (group, repr(chosen))
+    if key not in _resolved:
+        _resolved[key] = _resolve(group, chosen)
+    return copy.deepcopy(_resolved[key])
+
+
+def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
     found = entry(group, str(chosen.get("name", "")))
     names = [option.name for option in fields(found.options)]
     for key in chosen:
@@ -138,9 +147,9 @@ def resolve(group: str, choice: Component) -> dict[str, Any]:
         raise ZooError(f"{group}={found.name} needs {', '.join(f'{group}.{key}=...' for key in sorted(missing))}")
     plain = OmegaConf.to_container(full, enum_to_str=True)
     assert isinstance(plain, dict)
-    for key, value in plain.items():
+    for option, value in plain.items():
         if isinstance(value, str) and "${" in value:  # in a loaded file it could read the environment
-            raise ZooError(f"{group}.{key!s}={value!r} is not a plain value")
+            raise ZooError(f"{group}.{option!s}={value!r} is not a plain value")
     return {str(key): value for key, value in plain.items()}
 
 
@@ -180,6 +189,7 @@ def _declare(group: str, name: str, module: str, about: str, signature: inspect.
         if option.kind is option.KEYWORD_ONLY and option.name not in set(preset):
             options.append(_option(option, scope))
     made = make_dataclass(f"{name}_options", options)
+    _resolved.clear()
     _entries[group][name] = Entry(group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory)
     ConfigStore.instance().store(group=group, name=name, node=made, provider="zoo")
 

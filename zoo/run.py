@@ -46,7 +46,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     before = storage.read_json(folder / "summary.json")
     summary |= {key: before[key] for key in ("id", "started") if key in before}  # a resumed run is the same run
-    main = int(os.environ.get("LOCAL_RANK", 0)) == 0 and int(os.environ.get("RANK", 0)) == 0
+    main = _is_first_process()
 
     def tell(**news: Any) -> None:
         summary.update(news)
@@ -172,7 +172,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     if shows:
         callbacks.append(Bar(callbacks[0], settings["max_steps"]))
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
-    if config["logger"]["name"] == "wandb":
+    if config["logger"]["name"] == "wandb" and _is_first_process():
         from zoo.dashboard import wandb_logger
 
         loggers.append(wandb_logger(config, folder, summary))
@@ -185,6 +185,10 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
         callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
         enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
     )  # fmt: skip
+
+
+def _is_first_process() -> bool:
+    return int(os.environ.get("LOCAL_RANK", 0)) == 0 and int(os.environ.get("RANK", 0)) == 0
 
 
 def _peak_memory() -> int:

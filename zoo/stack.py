@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.context import Context, NoCache
+from zoo.context import Context, NoCache, unchanged
 from zoo.registry import Component, ZooError, build
 
 Parts = Mapping[str, Component]  # which component of each group
@@ -56,15 +55,11 @@ class Stack(nn.Module):
                 known.append((chosen["pos"], attn.rotary_dim))
                 self.positions.append(build("pos", chosen["pos"], dim, heads, attn.rotary_dim, length))
             self.position_of.append(known.index((chosen["pos"], attn.rotary_dim)))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else unchanged
+        limits = [position.limit for position in cast(Any, self.positions) if position.limit is not None]
+        self.limit: int | None = min(limits, default=None)  # the most tokens that every position can place
         closing = any(getattr(module, "closing_norm", False) for module in self.blocks[-1].modules())
         self.norm = build("norm", parts["norm"], dim) if closing else nn.Identity()
-
-    @property
-    def limit(self) -> int | None:
-        """The most tokens that every position can place, or None."""
-        limits: list[Any] = [position.limit for position in self.positions]
-        return min((limit for limit in limits if limit is not None), default=None)
 
     def forward(self, x: Tensor, padding: Tensor | None = None, positions: Tensor | None = None,
                 documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:  # fmt: skip
@@ -77,12 +72,12 @@ class Stack(nn.Module):
             raise ZooError("a cache holds one document a row: give packed documents without a cache")
         padding = _with_cached(padding, cache, x)
         if positions is None:
-            places = torch.arange(keys, device=x.device)[None] if padding is None else padding.long().cumsum(1) - 1
-            positions = places.clamp(min=0)[:, -queries:]
-        context = Context(positions, self.causal, keys, padding, documents, cache)
-        contexts = [self._placed(context, position) for position in self.positions]
-        for position in self.positions:
-            x = position.embed(x, positions)  # type: ignore[operator]
+            positions = _counted(padding, cache.length, x)
+        contexts = []
+        for position in cast(Any, self.positions):
+            x = position.embed(x, positions)
+            turn, bias = position.rotate(positions), position.bias(queries, keys, x.device)
+            contexts.append(Context(positions, self.causal, keys, padding, documents, cache, turn, bias))
         x = self.dropout(x)
         for block, which in zip(self.blocks, self.position_of, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
@@ -92,14 +87,15 @@ class Stack(nn.Module):
         cache.advance(queries, padding)
         return self.norm(x)
 
-    def _placed(self, context: Context, position: Any) -> Context:
-        """This forward as the layers of one position see it."""
-        bias = position.bias(context.positions.shape[-1], context.keys, context.positions.device)
-        return replace(context, rotate=position.rotate(context.positions), bias=bias, masks={})
-
-
 def _wrap(residual: Component, norm: Any, dropout: float, sublayer: nn.Module) -> nn.Module:
     return build("residual", residual, sublayer, norm, dropout)
+
+
+def _counted(padding: Tensor | None, start: int, x: Tensor) -> Tensor:
+    """The positions of these tokens (1 or B, Q): counted from the first token of the row, wherever its padding is."""
+    if padding is None:
+        return torch.arange(start, start + x.shape[1], device=x.device)[None]
+    return (padding.long().cumsum(1) - 1).clamp(min=0)[:, -x.shape[1] :]
 
 
 def _with_cached(padding: Tensor | None, cache: NoCache, x: Tensor) -> Tensor | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.context import Context
+from zoo.context import Context, unchanged
 from zoo.registry import Component, ZooError, build, register
 
 
@@ -66,8 +66,8 @@ class Attention(nn.Module):
         self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.k = nn.Linear(dim, kv_heads * self.head_dim, bias=bias)
         self.v = nn.Linear(dim, kv_heads * self.head_dim, bias=bias)
-        self.q_norm = build("norm", qk_norm or "none", self.head_dim)
-        self.k_norm = build("norm", qk_norm or "none", self.head_dim)
+        self.q_norm = build("norm", qk_norm, self.head_dim) if qk_norm else unchanged
+        self.k_norm = build("norm", qk_norm, self.head_dim) if qk_norm else unchanged
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     @property
@@ -86,7 +86,7 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, Q, H·D) -> (B, H, Q, D)
+        return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)  # (B, Q, H·D) -> (B, H, Q, D)
 
     def mixing_flops(self, length: int) -> int:
         """Of the two products with the keys and the values, a token; counted in full, as the mask does not save them."""

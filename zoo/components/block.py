@@ -6,6 +6,7 @@ Wiring: the sublayers by name, and a function that wraps one in its residual. Sh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ class Serial(nn.Module):
             self.add_module(name, wrap(sublayer))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        for sublayer in self.children():
+        sublayers: Any = self._modules.values()  # as children() gives them, without its search for repeats
+        for sublayer in sublayers:
             x = sublayer(x, context)
         return x

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from zoo.context import Context
+from zoo.context import Context, unchanged
 from zoo.registry import register
 
 
@@ -22,7 +22,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = norm()
         self.sublayer = sublayer
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else unchanged
 
 
 @register("residual", "pre")
