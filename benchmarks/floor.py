@@ -58,8 +58,6 @@ def from_zoo(model: nn.Module, *, heads: int) -> FloorGPT:
     floor.norm.copy_(state.pop("stack.norm.weight"))
     names = ["attn.norm", "attn.sublayer.qkv", "attn.sublayer.out", "ffn.norm", "ffn.sublayer.up", "ffn.sublayer.out"]
     for layer, parameters in enumerate(floor.layers):
-        attn = f"stack.blocks.{layer}.attn.sublayer"
-        state[f"{attn}.qkv.weight"] = torch.cat([state.pop(f"{attn}.{name}.weight") for name in "qkv"])
         for name, parameter in zip(names, parameters, strict=True):
             parameter.copy_(state.pop(f"stack.blocks.{layer}.{name}.weight"))
     if state:

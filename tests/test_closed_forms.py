@@ -141,10 +141,10 @@ def test_scores_without_scale_have_the_variance_of_the_head_width() -> None:
     attn = registry.build("attn", {"name": "mha", "scale": 1.0}, width, 1)
     assert registry.build("attn", "mha", width, 1).scale == width**-0.5
     with torch.no_grad():
-        for matrix, number in ((attn.q, 1), (attn.k, 2)):
-            matrix.weight.copy_(torch.linalg.qr(draw(width, width, seed=number))[0])  # keeps unit variance
-    x = draw(length, width, seed=3)
-    scores = attn.q(x) @ attn.k(x).T * attn.scale
+        for rows, number in zip(attn.qkv.weight.split(width), (1, 2, 3), strict=True):
+            rows.copy_(torch.linalg.qr(draw(width, width, seed=number))[0])  # keeps unit variance
+    q, k, _ = attn.qkv(draw(length, width, seed=3)).split(width, -1)
+    scores = q @ k.T * attn.scale
     assert scores.var().item() == pytest.approx(width, rel=0.05)
 
 
@@ -155,7 +155,7 @@ def test_the_scale_is_of_the_scores(attn: Choice) -> None:
         pytest.skip("has no scores")
     flat = filled(registry.build("attn", attn | {"scale": 1e-9}, 16, 4))
     x = draw(1, 6, 16)
-    value = flat.v(x).cumsum(1) / torch.arange(1, 7)[:, None]
+    value = flat.qkv(x).split(list(flat.qkv.rows.values()), -1)[-1].cumsum(1) / torch.arange(1, 7)[:, None]
     heads = value.unflatten(-1, (-1, 4)).repeat_interleave(16 // value.shape[-1], 2).flatten(2)
     close(flat(x, context(6)), flat.out(heads))
 
@@ -166,8 +166,8 @@ def test_attention_is_that_of_torch(backend: str, causal: bool) -> None:
     ours = filled(registry.build("attn", {"name": "mha", "bias": True, "backend": backend}, 16, 4))
     theirs = nn.MultiheadAttention(16, 4, batch_first=True)
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.q.weight, ours.k.weight, ours.v.weight]))
-        theirs.in_proj_bias.copy_(torch.cat([ours.q.bias, ours.k.bias, ours.v.bias]))
+        theirs.in_proj_weight.copy_(ours.qkv.weight)
+        theirs.in_proj_bias.copy_(ours.qkv.bias)
         theirs.out_proj.load_state_dict(ours.out.state_dict())
     x = draw(2, 7, 16)
     mask = torch.ones(7, 7, dtype=torch.bool).triu(1) if causal else None
@@ -184,8 +184,8 @@ def test_a_block_is_that_of_torch(residual: str, ffn: str) -> None:
     attn, mlp = block.attn.sublayer, block.ffn.sublayer
     theirs = nn.TransformerEncoderLayer(16, 4, 64, 0.0, ffn, batch_first=True, norm_first=residual == "pre")
     with torch.no_grad():
-        theirs.self_attn.in_proj_weight.copy_(torch.cat([attn.q.weight, attn.k.weight, attn.v.weight]))
-        theirs.self_attn.in_proj_bias.copy_(torch.cat([attn.q.bias, attn.k.bias, attn.v.bias]))
+        theirs.self_attn.in_proj_weight.copy_(attn.qkv.weight)
+        theirs.self_attn.in_proj_bias.copy_(attn.qkv.bias)
     for to, source in ((theirs.self_attn.out_proj, attn.out), (theirs.linear1, mlp.up), (theirs.linear2, mlp.out),
                        (theirs.norm1, block.attn.norm), (theirs.norm2, block.ffn.norm)):  # fmt: skip
         to.load_state_dict(source.state_dict())

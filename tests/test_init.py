@@ -78,7 +78,15 @@ def test_what_two_variants_share_starts_equal(case: Case) -> None:
         assert torch.equal(one[name], other[name]), name
     assert "embed.weight" in shared
     if case[0] in ("norm", "pos", "ffn", "residual", "head"):
-        assert "stack.blocks.1.attn.sublayer.q.weight" in shared
+        assert "stack.blocks.1.attn.sublayer.qkv.weight" in shared
+
+
+def test_projections_joined_in_one_product_start_as_they_would_alone() -> None:
+    """Fewer KV heads change the joined matrix, but not the rows of the queries."""
+    many, one = (parameters(fresh(attn=name))["stack.blocks.1.attn.sublayer.qkv.weight"] for name in ("mha", "mqa"))
+    assert torch.equal(many[:16], one[:16])
+    assert many.shape == (48, 16)
+    assert one.shape == (16 + 2 * 4, 16)
 
 
 def test_depth_adds_layers_and_changes_none() -> None:

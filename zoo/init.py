@@ -7,6 +7,9 @@ devices. A policy gives the standard deviation of a matrix by its name; biases s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -53,7 +56,19 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
             for parameter in own.values():
                 parameter.zero_()
         for name, matrix in matrices.items():
-            matrix.copy_(_normal(matrix.shape, policy.std(name, matrix.shape), derive(seed, "init", name)))
+            for part, piece in _parts(module, name, matrix):
+                piece.copy_(_normal(piece.shape, policy.std(part, piece.shape), derive(seed, "init", part)))
+
+
+def _parts(module: nn.Module, name: str, matrix: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A matrix by its name; where several projections share it (a module with `rows`), each by its own, beside the module."""
+    rows: Any = getattr(module, "rows", None)
+    if rows is None:
+        yield name, matrix
+        return
+    *path, _, kind = name.split(".")
+    for part, piece in zip(rows, matrix.split(list(rows.values())), strict=True):
+        yield ".".join([*path, part, kind]), piece
 
 
 def _normal(shape: torch.Size, std: float, seed: int) -> Tensor:

@@ -33,6 +33,14 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sca
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=gqa)
 
 
+class Joined(nn.Linear):
+    """Several projections of one input as one product. Each has its rows of the weight, drawn under its own name."""
+
+    def __init__(self, dim: int, bias: bool, **rows: int) -> None:
+        super().__init__(dim, sum(rows.values()), bias=bias)
+        self.rows = rows
+
+
 BACKENDS = {"eager": eager, "sdpa": sdpa}
 
 
@@ -63,9 +71,8 @@ class Attention(nn.Module):
         self.heads, self.head_dim, self.window = heads, head_dim or dim // heads, window
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.dropout, self.attend = dropout, BACKENDS[backend]
-        self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
-        self.k = nn.Linear(dim, kv_heads * self.head_dim, bias=bias)
-        self.v = nn.Linear(dim, kv_heads * self.head_dim, bias=bias)
+        self.parts = (heads, kv_heads, kv_heads)
+        self.qkv = Joined(dim, bias, q=heads * self.head_dim, k=kv_heads * self.head_dim, v=kv_heads * self.head_dim)
         self.q_norm = build("norm", qk_norm, self.head_dim) if qk_norm else unchanged
         self.k_norm = build("norm", qk_norm, self.head_dim) if qk_norm else unchanged
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
@@ -76,7 +83,7 @@ class Attention(nn.Module):
         return self.head_dim
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        q, k, v = (self._split(project(x)) for project in (self.q, self.k, self.v))
+        q, k, v = self.qkv(x).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2).split(self.parts, 1)  # (B, H, Q, D)
         q, k = context.rotate(self.q_norm(q)), context.rotate(self.k_norm(k))
         k, v = context.cache.update(self, k, v)
         mask, causal = context.mask(self.window)
@@ -84,9 +91,6 @@ class Attention(nn.Module):
             mask = mask.to(q.dtype)
         y = self.attend(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)  # (B, Q, H·D) -> (B, H, Q, D)
 
     def mixing_flops(self, length: int) -> int:
         """Of the two products with the keys and the values, a token; counted in full, as the mask does not save them."""
