@@ -31,7 +31,7 @@ torch.set_num_threads(1)  # for matrices this small a second thread only waits
 BASE = {
     "embed": "plain", "norm": "layer", "residual": "pre", "block": "serial", "pos": "rope", "attn": "mha",
     "ffn": "gelu", "head": "linear", "init": "fan_in",
-}  # fmt: skip
+}
 ARCH = {"name": "decoder", "dim": 16, "layers": 2, "heads": 4, "length": 16, "vocab": 32}
 PROBES = {"window": (None, 3), "qk_norm": (None, "rms")}  # options of attention that change what it sees or keeps
 Choice = dict[str, Any]

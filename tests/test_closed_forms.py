@@ -92,7 +92,7 @@ def test_rope_scores_depend_on_the_distance_only(pairing: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("gelu", -0.0040497), ("gelu_tanh", -0.0036374), ("relu", 0.0), ("silu", -3 / (1 + math.exp(3)))],
-)  # fmt: skip
+)
 def test_activation_at_minus_three(name: str, value: float) -> None:
     """Hendrycks & Gimpel 2016: x·Φ(x), and its tanh approximation, which differ in the fourth place at -3."""
     ffn = registry.build("ffn", {"name": name, "hidden": 1}, 1)
@@ -187,7 +187,7 @@ def test_a_block_is_that_of_torch(residual: str, ffn: str) -> None:
         theirs.self_attn.in_proj_weight.copy_(attn.qkv.weight)
         theirs.self_attn.in_proj_bias.copy_(attn.qkv.bias)
     for to, source in ((theirs.self_attn.out_proj, attn.out), (theirs.linear1, mlp.up), (theirs.linear2, mlp.out),
-                       (theirs.norm1, block.attn.norm), (theirs.norm2, block.ffn.norm)):  # fmt: skip
+                       (theirs.norm1, block.attn.norm), (theirs.norm2, block.ffn.norm)):
         to.load_state_dict(source.state_dict())
     hidden = theirs(model.embed(tokens()), nn.Transformer.generate_square_subsequent_mask(12), is_causal=True)
     if residual == "pre":

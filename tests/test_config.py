@@ -80,7 +80,7 @@ def test_every_choice_composes_with_its_defaults(row: int) -> None:
     """One of each group at a time, until every one has had its turn."""
     picked = {group: list(registry.entries(group))[row % len(registry.entries(group))] for group in registry.groups()}
     needed = [f"{group}.{option}={value}" for group, name in picked.items()
-              for option, value in chosen(group, name).items() if option != "name"]  # fmt: skip
+              for option, value in chosen(group, name).items() if option != "name"]
     composed = config.compose([*(f"{group}={name}" for group, name in picked.items()), *needed])
     assert config.choices(composed) == picked
     for group, name in picked.items():

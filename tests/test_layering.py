@@ -19,7 +19,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.stack", "zoo.init"},
     {"zoo.components"},
     {"zoo.context", "zoo.config"},
-    {"zoo.settings"},
+    {"zoo.settings", "zoo.scan"},
     {"zoo.registry"},
     {"zoo.streams"},
 ]

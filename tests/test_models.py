@@ -26,7 +26,7 @@ from tests.conftest import (
     shaken,
     tokens,
     words_of,
-)  # fmt: skip
+)
 from zoo import config, models, registry
 from zoo.components.pos import Position
 from zoo.context import Cache
@@ -136,7 +136,7 @@ def test_so_it_is_with_a_bias_on_the_scores(attn: Choice) -> None:
 WAYS: dict[str, dict[str, Any]] = {
     "causal": {}, "left": {"padding_mask": LEFT}, "right": {"padding_mask": RIGHT},
     "documents": {"documents": DOCUMENTS, "positions": PLACES},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -163,7 +163,7 @@ def test_packed_documents_behind_a_cache_stay_apart_or_are_refused(attn: Choice)
     whole = model(tokens(), documents=DOCUMENTS, positions=PLACES)
     try:
         parts = [model(tokens()[:, at], documents=DOCUMENTS[:, at], positions=PLACES[:, at], cache=cache)
-                 for at in (slice(0, 6), slice(6, 7), slice(7, LENGTH))]  # fmt: skip
+                 for at in (slice(0, 6), slice(6, 7), slice(7, LENGTH))]
     except ZooError:
         return
     close(torch.cat(parts, 1), whole)

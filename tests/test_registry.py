@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.conftest import chosen
-from zoo import config, registry
+from zoo import config, registry, scan
 from zoo.registry import Component, Entry, ZooError, register
 
 own_registry = pytest.mark.usefixtures("own_registry")
@@ -45,7 +45,7 @@ class Example:
 
     def __init__(self, dim: int, heads: int = 1, *, size: int, rate: float = 0.5, on: bool = True,
                  kind: Literal["a", "b"] = "b", most: int | None = None, maybe: Literal["c", "d"] | None = None,
-                 part: Component = None, rows: list[int] = [1, 2], label: str = "x") -> None:  # noqa: B006  # fmt: skip
+                 part: Component = None, rows: list[int] = [1, 2], label: str = "x") -> None:  # noqa: B006
         self.wiring = dim, heads
         self.given = {"size": size, "rate": rate, "on": on, "kind": kind, "most": most, "maybe": maybe}
         self.part, self.rows, self.label = part, rows, label
@@ -56,7 +56,7 @@ def told(entry: Entry) -> dict[str, Any]:
 
     def kind(option: Any) -> str:
         words = [word for kind in (option.type, *getattr(option.type, "__args__", ()))
-                 if isinstance(kind, type) and issubclass(kind, enum.Enum) for word in kind.__members__]  # fmt: skip
+                 if isinstance(kind, type) and issubclass(kind, enum.Enum) for word in kind.__members__]
         return f"{words}, optional: {'None' in str(option.type)}" if words else str(option.type)
 
     def default(option: Any) -> Any:
@@ -86,7 +86,7 @@ def test_options_are_the_keyword_only_parameters() -> None:
     register("example", "one")(Example)
     assert [option.name for option in fields(registry.entry("example", "one").options)] == [
         "name", "size", "rate", "on", "kind", "most", "maybe", "part", "rows", "label",
-    ]  # fmt: skip
+    ]
     assert registry.entry("example", "one").about == "An example (Somebody 2020): of every kind of option."
     built = registry.build("example", {"name": "one", "size": 3}, 7)
     assert built.wiring == (7, 1)
@@ -169,7 +169,7 @@ def test_a_name_declared_by_two_modules_is_refused(module: Callable[[str, str], 
     with pytest.raises(ZooError, match="norm=contested is declared twice: in first_of_two and in second_of_two"):
         importlib.import_module("second_of_two")
     with pytest.raises(ZooError, match="declared twice"):
-        registry.scan("second_of_two")
+        scan.scan("second_of_two")
 
 
 @own_registry
@@ -195,11 +195,11 @@ def test_an_entry_point_is_found_without_being_imported(
     module: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module("installed_elsewhere", SOURCE.format(name="installed"))
-    point = importlib.metadata.EntryPoint("mine", "installed_elsewhere", registry.ENTRY_POINTS)
+    point = importlib.metadata.EntryPoint("mine", "installed_elsewhere", scan.ENTRY_POINTS)
     real = importlib.metadata.entry_points
     monkeypatch.setattr(importlib.metadata, "entry_points",
-                        lambda **asked: [point] if asked == {"group": "zoo.components"} else real(**asked))  # fmt: skip
-    registry.discover([])
+                        lambda **asked: [point] if asked == {"group": "zoo.components"} else real(**asked))
+    scan.discover([])
     assert config.compose(["norm=installed"])["norm"] == {"name": "installed", "by": 2.0}
     assert "installed_elsewhere" not in sys.modules
     assert registry.build("norm", "installed", 4)(2.0) == 4.0
@@ -213,7 +213,7 @@ def test_scanning_finds_what_running_declares() -> None:
         registry.entry(group, name).load()
     run = {(group, name): told(registry.entry(group, name)) for group, name in EVERY}
     registry._entries.clear()
-    registry.discover(HOUSE)
+    scan.discover(HOUSE)
     found = [(group, name) for group in registry.groups() for name in registry.entries(group)]
     scanned = {key: told(registry.entry(*key)) for key in found}
     assert scanned.keys() == run.keys()
@@ -228,15 +228,15 @@ def test_scanning_reads_inheritance_and_refuses_what_it_cannot_read(module: Call
     parent = "class Parent:\n    def __init__(self, dim, *, by: Literal['a', 'b'] | None = None): pass\n"
     marks = "@register('example', 'child', preset=1)\n@register('example', 'twin', 'a twin')\n"
     child = marks + "class Child(Parent):\n    '''A child.'''\n"
-    registry.scan(module("heirs", head + parent + child))
+    scan.scan(module("heirs", head + parent + child))
     assert told(registry.entry("example", "child"))["options"][1][0] == "by"
     assert registry.entry("example", "twin").about == "a twin"
     assert registry.resolve("example", {"name": "child", "by": "a"}) == {"name": "child", "by": "a"}
     computed = "@register('example', 'computed')\ndef made(*, by: int = len('abc')): pass\n"
     with pytest.raises(ZooError, match="line 4: the default of option 'by' must be a literal"):
-        registry.scan(module("computed", head + computed))
+        scan.scan(module("computed", head + computed))
     with pytest.raises(ZooError, match="'no_such_module' not found"):
-        registry.scan("no_such_module")
+        scan.scan("no_such_module")
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY)

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from zoo import registry, settings
+from zoo import registry, scan, settings
 from zoo.registry import ZooError, did_you_mean, first_line
 
 _HERE = Path(__file__).resolve().parent
@@ -28,7 +28,7 @@ Config = dict[str, Any]
 def discover() -> None:
     """Find every component of the zoo and of installed extensions."""
     settings.store()
-    registry.discover(["zoo.components", "zoo.data", "zoo"])
+    scan.discover(["zoo.components", "zoo.data", "zoo"])
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:

@@ -13,7 +13,7 @@ from zoo.registry import ZooError
 
 @torch.inference_mode()
 def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, top_k: int | None = None,
-             end: int | None = None, padding_mask: Tensor | None = None, seed: int = 0) -> Tensor:  # fmt: skip
+             end: int | None = None, padding_mask: Tensor | None = None, seed: int = 0) -> Tensor:
     """tokens (B, Q) -> (B, up to new): what the model writes after them, until every row has written `end`.
 
     temperature 0 takes the likeliest token; top_k draws from the k likeliest only; padding_mask (B, Q) is True where there
@@ -25,7 +25,7 @@ def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, 
     total, limit = tokens.shape[1] + new, model.stack.limit
     if limit is not None and total > limit:
         raise ZooError(f"{tokens.shape[1]} tokens of prompt and {new} new ones are more than the {limit} that this model's"
-                       f" position knows; ask for at most {max(0, limit - tokens.shape[1])}")  # fmt: skip
+                       f" position knows; ask for at most {max(0, limit - tokens.shape[1])}")
     training = model.training
     model.eval()
     draw = torch.Generator(tokens.device).manual_seed(seed)
@@ -53,7 +53,7 @@ def _choose(logits: Tensor, temperature: float, top_k: int | None, draw: torch.G
 
 
 def continue_text(model: Any, tokenizer: Any, prompt: str, new: int, temperature: float, top_k: int | None,
-                  seed: int) -> str:  # fmt: skip
+                  seed: int) -> str:
     """The text that the model writes after a prompt, which starts a document."""
     device = next(model.parameters()).device
     tokens = torch.tensor([[tokenizer.eot, *tokenizer.encode(prompt)]], device=device)

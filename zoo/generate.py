@@ -36,7 +36,7 @@ def main() -> None:
         model, tokenizer, _ = storage.load_model(request.ckpt)
         print(request.prompt + decoding.continue_text(
             model, tokenizer, request.prompt, request.tokens, request.temperature, request.top_k, request.seed,
-        ))  # fmt: skip
+        ))
     except ZooError as error:
         sys.exit(f"error: {error}")
 

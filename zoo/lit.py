@@ -92,6 +92,6 @@ class GPT(Learner):
     """A decoder trained on the next token, used to generate."""
 
     def generate(self, prompt: str = "", *, tokens: int = 200, temperature: float = 0.8, top_k: int | None = 50,
-                 seed: int = 0) -> str:  # fmt: skip
+                 seed: int = 0) -> str:
         """The continuation of a text; the same seed gives the same text."""
         return decoding.continue_text(self.model, self.tokenizer, prompt, tokens, temperature, top_k, seed)

@@ -24,7 +24,7 @@ class Decoder(nn.Module):
     """
 
     def __init__(self, parts: Parts, *, dim: int = 128, layers: int = 4, heads: int = 4, length: int = 256,
-                 vocab: int | None = None, dropout: float = 0.0, pattern: list[Any] = []) -> None:  # noqa: B006  # fmt: skip
+                 vocab: int | None = None, dropout: float = 0.0, pattern: list[Any] = []) -> None:  # noqa: B006
         super().__init__()
         for name, value in {"dim": dim, "layers": layers, "heads": heads, "length": length}.items():
             if value < 1:
@@ -37,7 +37,7 @@ class Decoder(nn.Module):
         self.head = registry.build("head", parts["head"], dim, vocab)
 
     def hidden(self, tokens: Tensor, padding_mask: Tensor | None = None, *, positions: Tensor | None = None,
-               documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:  # fmt: skip
+               documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:
         """tokens (B, Q) -> hidden states (B, Q, dim), after the closing norm."""
         return self.stack(self.embed(tokens), padding_mask, positions, documents, cache)
 
@@ -46,7 +46,7 @@ class Decoder(nn.Module):
         return self.head(hidden, self.embed.weight)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, positions: Tensor | None = None,
-                documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:  # fmt: skip
+                documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:
         """tokens (B, Q) -> logits (B, Q, vocab).
 
         padding_mask (B, Q) is True where there is a token, on either side; positions (B, Q) and documents (B, Q) place and

@@ -19,7 +19,7 @@ Schedule = Callable[[int], float]
 
 @register("optim", "adamw")
 def adamw(groups: list[dict[str, Any]], *, lr: float = 2e-3, weight_decay: float = 0.1, beta1: float = 0.9,
-          beta2: float = 0.95, eps: float = 1e-8) -> torch.optim.Optimizer:  # fmt: skip
+          beta2: float = 0.95, eps: float = 1e-8) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter 2019), torch's fused kernel; weight decay on matrices only."""
     for group in groups:
         group["weight_decay"] = weight_decay if group["decays"] else 0.0

@@ -1,25 +1,19 @@
 """The one registry. A component is declared once, by its signature; its options, its menu entry and its build follow.
 
 Positional parameters are wiring, which the parent supplies. Keyword-only parameters are options, which the user supplies.
-Declarations are also read from source without running it (`scan`), so that help and a typo answer without importing torch.
 """
 
 from __future__ import annotations
-import __future__
 
-import ast
 import copy
 import difflib
 import enum
 import importlib
-import importlib.metadata
-import importlib.util
 import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
-from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 from hydra.core.config_store import ConfigStore
@@ -27,7 +21,6 @@ from hydra.errors import CompactHydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-ENTRY_POINTS = "zoo.components"
 Component = Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
 
 
@@ -66,42 +59,15 @@ def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[
     module has declared the same name.
     """
 
-    def declare(obj: Any) -> Any:
+    def mark(obj: Any) -> Any:
         def factory(*wiring: Any, **options: Any) -> Any:
             return obj(*wiring, **preset, **options)
 
         about_ = about or inspect.getdoc(obj) or ""
-        _declare(group, name, obj.__module__, about_, inspect.signature(obj), _scope(obj), preset, factory)
+        declare(group, name, obj.__module__, about_, inspect.signature(obj), _scope(obj), preset, factory)
         return obj
 
-    return declare
-
-
-def scan(module: str) -> None:
-    """Read the declarations of a module from its source, without importing it (a package it lies in is imported)."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ZooError(f"component module {module!r} not found")
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"), spec.origin)
-    top = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    for node in top.values():
-        for mark in node.decorator_list:
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func).split(".")[-1] == "register":
-                group, name, *about = (ast.literal_eval(argument) for argument in mark.args)
-                text = about[0] if about else ast.get_docstring(node) or ""
-                preset = [keyword.arg for keyword in mark.keywords if keyword.arg]
-                _declare(group, name, module, text, _signature(node, top), vars(typing) | {"Component": Component}, preset)
-
-
-def discover(packages: Iterable[str]) -> None:
-    """Scan every module of these packages, then the modules that installed distributions name as entry points."""
-    for package in packages:
-        spec = importlib.util.find_spec(package)
-        for place in (spec.submodule_search_locations or []) if spec else []:
-            for file in sorted(Path(place).glob("[!_]*.py")):
-                scan(f"{package}.{file.stem}")
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        scan(point.value)
+    return mark
 
 
 def groups() -> list[str]:
@@ -177,8 +143,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"{hint} (there are: {', '.join(known)})" if known else f"{hint} (there are none)"
 
 
-def _declare(group: str, name: str, module: str, about: str, signature: inspect.Signature, scope: Mapping[str, Any],
-             preset: Iterable[str], factory: Callable[..., Any] | None = None) -> None:  # fmt: skip
+def declare(group: str, name: str, module: str, about: str, signature: inspect.Signature, scope: Mapping[str, Any],
+             preset: Iterable[str], factory: Callable[..., Any] | None = None) -> None:
     known = _entries.setdefault(group, {}).get(name)
     if known and known.module != module:
         raise ZooError(f"{group}={name} is declared twice: in {known.module} and in {module}")
@@ -213,25 +179,3 @@ def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, A
 
 def _scope(obj: Any) -> dict[str, Any]:
     return getattr(inspect.unwrap(getattr(obj, "__init__", obj) if inspect.isclass(obj) else obj), "__globals__", {})
-
-
-def _signature(node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.ClassDef | ast.FunctionDef]) -> inspect.Signature:
-    """The signature of a function, or of a class through its own or inherited __init__, as the source states it."""
-    while isinstance(node, ast.ClassDef):
-        inits = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
-        parents = [top[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in top]
-        if not (inits or parents):
-            return inspect.Signature()
-        node = (inits or parents)[0]
-    for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-        try:
-            ast.literal_eval(default or ast.Constant(None))
-        except ValueError:
-            raise ZooError(f"line {argument.lineno}: the default of option {argument.arg!r} must be a literal") from None
-    options, defaults = node.args.kwonlyargs, node.args.kw_defaults
-    args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=options, kw_defaults=defaults, defaults=[])
-    bare = ast.FunctionDef(name="declared", args=args, body=[ast.Pass()], decorator_list=[])
-    tree = ast.fix_missing_locations(ast.Module([bare], type_ignores=[]))
-    space: dict[str, Any] = {}
-    exec(compile(tree, "<declaration>", "exec", __future__.annotations.compiler_flag), space)  # noqa: S102
-    return inspect.signature(space["declared"])

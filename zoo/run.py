@@ -44,7 +44,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "status": "running", "error": None, "id": uuid.uuid4().hex[:12], "started": datetime.now(UTC).isoformat(),
         "overrides": overrides, "choices": configuration.choices(config), "seed": config["seed"],
-    }  # fmt: skip
+    }
     before = storage.read_json(folder / "summary.json")
     summary |= {key: before[key] for key in ("id", "started") if key in before}  # a resumed run is the same run
     main = _is_first_process()
@@ -139,7 +139,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         model.compile()
     module = lit.GPT(config, model, corpus.tokenizer)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
-                workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"])  # fmt: skip
+                workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"])
     last = folder / "checkpoints" / "last.ckpt"
     resume_step = _check_resumable(last, model)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
@@ -155,7 +155,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     tell(steps=steps, tokens=steps * loader["batch_size"] * loader["length"],
          tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
          seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
-         metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)  # fmt: skip
+         metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
     if settings["sample"] and trainer.is_global_zero:
         limit = model.stack.limit or config["arch"]["length"]
         tell(sample=module.generate(tokens=min(300, limit - 1), seed=config["seed"]))
@@ -174,7 +174,7 @@ def _check_resumable(last: Path, model: torch.nn.Module) -> int:
 
 
 def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any],
-             resume_step: int) -> lightning.Trainer:  # fmt: skip
+             resume_step: int) -> lightning.Trainer:
     settings = config["trainer"]
     _quiet()
     places: dict[str, Any] = {"dirpath": folder / "checkpoints", "enable_version_counter": False}
@@ -197,7 +197,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
         check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
         callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
         enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
-    )  # fmt: skip
+    )
 
 
 def _is_first_process() -> bool:

@@ -54,7 +54,7 @@ def check(config: Mapping[str, Any]) -> None:
     for node, name in [
         *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
         *(("trainer", name) for name in ("devices", "nodes", "threads")), ("loader", "batch_size"), ("loader", "length"),
-    ]:  # fmt: skip
+    ]:
         value = config[node][name]
         if value is not None and value < 1:
             raise ZooError(f"{node}.{name} must be at least 1, not {value}")
@@ -65,4 +65,4 @@ def check(config: Mapping[str, Any]) -> None:
     parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]
     if loader["batch_size"] % parts:
         raise ZooError(f"loader.batch_size={loader['batch_size']} must be a multiple of {parts}"
-                       " (trainer.accumulate x trainer.devices x trainer.nodes)")  # fmt: skip
+                       " (trainer.accumulate x trainer.devices x trainer.nodes)")

@@ -38,7 +38,7 @@ class Stack(nn.Module):
     """
 
     def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, dropout: float,
-                 pattern: Sequence[Mapping[str, Component]], causal: bool) -> None:  # fmt: skip
+                 pattern: Sequence[Mapping[str, Component]], causal: bool) -> None:
         super().__init__()
         self.causal, self.checkpointing = causal, False
         self.blocks, self.positions = nn.ModuleList(), nn.ModuleList()
@@ -62,7 +62,7 @@ class Stack(nn.Module):
         self.norm = build("norm", parts["norm"], dim) if closing else nn.Identity()
 
     def forward(self, x: Tensor, padding: Tensor | None = None, positions: Tensor | None = None,
-                documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:  # fmt: skip
+                documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:
         """padding (B, Q), True where there is a token · positions and documents (B, Q), see Context."""
         cache = cache or NoCache()
         queries, keys = x.shape[1], cache.length + x.shape[1]

@@ -119,7 +119,7 @@ def _refuse_meaningless(config: Config) -> None:
     limit = models.build(config, device="meta").stack.limit
     if limit is not None and config["loader"]["length"] > limit:
         raise ZooError(f"loader.length={config['loader']['length']} is longer than the {limit} positions of"
-                       f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")  # fmt: skip
+                       f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")
 
 
 def _check_folder(config: Config, folder: Path) -> None:
@@ -131,7 +131,7 @@ def _check_folder(config: Config, folder: Path) -> None:
     changed = _changed(config, folder)
     if changed:
         raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}):"
-                       " choose another hydra.run.dir")  # fmt: skip
+                       " choose another hydra.run.dir")
 
 
 def _changed(config: Config, folder: Path) -> list[str]:

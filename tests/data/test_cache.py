@@ -34,7 +34,7 @@ def test_every_byte_is_accounted_for(folder, tmp_path, tokenizer):
     assert summary["splits"]["val"] == {
         "documents": corpus.splits["val"].documents, "bytes": corpus.splits["val"].bytes,
         "tokens": len(corpus.splits["val"].ids),
-    }  # fmt: skip
+    }
     assert summary["split"] == "by document"
     assert summary["fingerprint"] == source(folder).fingerprint()
     assert summary["tokenizer"]["name"] == tokenizer.name

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from zoo import registry
+from zoo import registry, scan
 from zoo.data.corpus import BY_DOCUMENT, WITHIN_DOCUMENTS, Python
 from zoo.data.text import Text
 from zoo.registry import ZooError
@@ -135,7 +135,7 @@ def test_the_fingerprint_follows_names_contents_and_options_only(folder, tmp_pat
     plain = Text(path=str(folder)).fingerprint()
     assert Text(path=str(folder)).fingerprint() == plain
     assert len({plain, Text(path=str(folder), sample_by="line").fingerprint(),
-                Text(path=str(folder), val_fraction=0.1).fingerprint(), Python().fingerprint()}) == 4  # fmt: skip
+                Text(path=str(folder), val_fraction=0.1).fingerprint(), Python().fingerprint()}) == 4
     folder.rename(tmp_path / "elsewhere")
     assert Text(path=str(tmp_path / "elsewhere")).fingerprint() == plain
     (tmp_path / "elsewhere" / "part0" / "0.txt").rename(tmp_path / "elsewhere" / "part0" / "zero.txt")
@@ -167,7 +167,7 @@ def write(path, content):
         ({"a.txt": b"ab"}, {"path": "a.txt", "val_fraction": 0.6, "test_fraction": 0.4}, r"less than 1 together"),
         ({"a.txt": b"ab"}, {"path": "a.txt", "val_fraction": -0.1}, r"0 or more"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named(tmp_path, files, options, message):
     for name, content in files.items():
         write(tmp_path / name, content)
@@ -176,7 +176,7 @@ def test_mistakes_are_named(tmp_path, files, options, message):
 
 
 def test_sources_are_declared():
-    registry.discover(["zoo.data"])
+    scan.discover(["zoo.data"])
     assert {"python", "text"} <= set(registry.entries("data"))
     assert {"byte", "bpe"} <= set(registry.entries("tokenizer"))
     assert isinstance(registry.build("data", {"name": "text", "path": ".", "sample_by": "line"}), Text)

@@ -81,7 +81,7 @@ def test_a_run_resumed_in_mid_epoch_sees_the_same_batches(tokens, tmp_path, work
             accelerator="cpu", max_steps=8, max_epochs=-1, accumulate_grad_batches=2, use_distributed_sampler=False,
             val_check_interval=6, check_val_every_n_epoch=None, limit_val_batches=1, callbacks=[keep], logger=False,
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        )  # fmt: skip
+        )
         trainer.fit(model, data(tokens, workers=workers, accumulate=2), ckpt_path=resume, weights_only=False)
         return model.seen
 

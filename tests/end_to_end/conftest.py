@@ -16,7 +16,7 @@ TINY = [
     "arch.dim=32", "arch.layers=2", "arch.heads=2", "arch.length=32", "loader.batch_size=4", "schedule.warmup=2",
     "trainer.max_steps=8", "trainer.log_every=2", "trainer.eval_every=4", "trainer.checkpoint_every=4",
     "trainer.accelerator=cpu", "trainer.threads=1", "logger=none", "data.val_fraction=0.1", "data.test_fraction=0.1",
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,7 @@ def test_multirun_makes_a_run_a_combination(command: Command) -> None:
     told = [summary(f"sweep/{job}") for job in range(4)]
     assert [(t["choices"]["norm"], t["choices"]["pos"]) for t in told] == [
         ("layer", "learned"), ("layer", "rope"), ("rms", "learned"), ("rms", "rope"),
-    ]  # fmt: skip
+    ]
     assert len(list(Path("sweep").glob("*/wandb/offline-run-*/*.wandb"))) == 4
     alone = command("norm=rms", "pos=learned", "hydra.run.dir=alone")
     assert alone.returncode == 0, alone.stderr

@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
     def __init__(self, dim: int, heads: int, *, kv_heads: int = 2, head_dim: int | None = None, bias: bool = False,
                  scale: float | None = None, qk_norm: Component = None, window: int | None = None,
-                 dropout: float = 0.0, backend: Literal["sdpa", "eager"] = "sdpa") -> None:  # fmt: skip
+                 dropout: float = 0.0, backend: Literal["sdpa", "eager"] = "sdpa") -> None:
         super().__init__()
         kv_heads = kv_heads or heads
         if heads % kv_heads:

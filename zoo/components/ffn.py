@@ -30,7 +30,7 @@ class FeedForward(nn.Module):
     """act(x·W₁)·W₂, hidden width 4·dim unless given."""
 
     def __init__(self, dim: int, *, act: Activation, hidden: int | None = None, multiple_of: int = 1,
-                 bias: bool = False) -> None:  # fmt: skip
+                 bias: bool = False) -> None:
         super().__init__()
         self.act = act
         width = hidden or rounded_up(4 * dim, multiple_of)
@@ -48,7 +48,7 @@ class GatedFeedForward(nn.Module):
     """(act(x·W₁) ⊗ x·W₂)·W₃; the hidden width is ⅔ of the ungated one unless given, so that parameters match."""
 
     def __init__(self, dim: int, *, act: Activation, hidden: int | None = None, multiple_of: int = 1,
-                 bias: bool = False) -> None:  # fmt: skip
+                 bias: bool = False) -> None:
         super().__init__()
         self.act = act
         width = hidden or rounded_up(8 * dim // 3, multiple_of)

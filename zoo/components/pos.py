@@ -87,14 +87,14 @@ class RoPE(Position):
     """
 
     def __init__(self, dim: int, heads: int, width: int, length: int, *, base: float = 10_000.0,
-                 pairing: Literal["half", "interleaved"] = "half", fraction: float = 1.0) -> None:  # fmt: skip
+                 pairing: Literal["half", "interleaved"] = "half", fraction: float = 1.0) -> None:
         super().__init__(dim, heads, width, length)
         if not 0 < fraction <= 1:
             raise ZooError(f"pos.fraction must be above 0 and at most 1, not {fraction}")
         self.base, self.pairing, self.width = base, pairing, int(width * fraction)
         if self.width % 2 or not self.width:
             raise ZooError(f"pos=rope turns pairs, so the head width it turns must be even, not {self.width}"
-                           " (arch.dim / arch.heads, or attn.head_dim, times pos.fraction)")  # fmt: skip
+                           " (arch.dim / arch.heads, or attn.head_dim, times pos.fraction)")
 
     def rotate(self, positions: Tensor) -> Callable[[Tensor], Tensor]:
         turns = angles(positions, self.width, self.base)[:, None]  # (B, 1, Q, width/2)

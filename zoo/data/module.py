@@ -26,7 +26,7 @@ class Data(lightning.LightningDataModule):
     def __init__(
         self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
         accumulate: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         tokens = len(corpus.splits["train"].ids)
         if tokens <= length:
@@ -43,7 +43,7 @@ class Data(lightning.LightningDataModule):
             return StatefulDataLoader(
                 self.blocks["train"], batch_sampler=self._batches(), collate_fn=as_is, num_workers=self.workers,
                 pin_memory=torch.cuda.is_available(),
-            )  # fmt: skip
+            )
 
     def val_dataloader(self) -> DataLoader:
         return self._in_order("val")
@@ -62,4 +62,4 @@ class Data(lightning.LightningDataModule):
         return DataLoader(
             self.blocks[split], batch_sampler=BatchSampler(own, batches.micro, drop_last=False), collate_fn=as_is,
             pin_memory=torch.cuda.is_available(),
-        )  # fmt: skip
+        )

@@ -28,7 +28,7 @@ class Text(Source):
     def __init__(
         self, *, path: str, column: str = "text", sample_by: Literal["document", "paragraph", "line"] = "document",
         val_fraction: float = 0.02, test_fraction: float = 0.02,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(val_fraction=val_fraction, test_fraction=test_fraction)
         self.path, self.column, self.sample_by = Path(path).expanduser(), column, sample_by
         self.settings = {"column": column, "sample_by": sample_by}

@@ -133,7 +133,7 @@ class BPE(Tokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocab, min_frequency=self.min_frequency, special_tokens=[EOT], show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        )  # fmt: skip
+        )
         blank = _byte_level({EOT: self.eot}, [])
         blank.train_from_iterator((part for text in texts for part in _parts(text)), trainer)
         self.load_state(json.loads(blank.to_str()))
