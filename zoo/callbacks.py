@@ -140,6 +140,19 @@ class Interruption(lightning.Callback):
             raise Interrupted(signal.Signals(self.asked).name)
 
 
+class Lines(lightning.Callback):
+    """A line an evaluation, where there is no terminal for a bar."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        row, validation = self.watch.row, trainer.callback_metrics["val/loss"].item()
+        training = f"  train/loss {row['train/loss']:.4f}  {row['train/tokens_per_second']:,.0f} tokens/s" if row else ""
+        print(f"step {trainer.global_step}/{trainer.max_steps}  val/loss {validation:.4f}{training}", flush=True)
+
+
 class Bar(RichProgressBar):
     """Loss and tokens a second beside the bar."""
 

@@ -23,7 +23,10 @@ def adamw(groups: list[dict[str, Any]], *, lr: float = 2e-3, weight_decay: float
     """AdamW (Loshchilov & Hutter 2019), torch's fused kernel; weight decay on matrices only."""
     for group in groups:
         group["weight_decay"] = weight_decay if group["decays"] else 0.0
-    return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
+    # the kernel could undo a loss scale by itself, but clipping comes before it and needs the true gradients
+    optimizer._step_supports_amp_scaling = False
+    return optimizer
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zoo import config as configuration
 from zoo import cost, lit, models, registry, storage
-from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, MetricsFile, Streams, Watch
+from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
@@ -182,8 +182,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     best = ModelCheckpoint(**places, filename="best", monitor="val/loss", save_top_k=1)
     callbacks = [*callbacks, best, last]
     shows = settings["progress"] and sys.stderr.isatty()
-    if shows:
-        callbacks.append(Bar(callbacks[0], settings["max_steps"]))
+    callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
     if config["logger"]["name"] == "wandb" and _is_first_process():
         from zoo.dashboard import wandb_logger

@@ -199,6 +199,12 @@ def test_gradient_checkpointing_changes_nothing_but_memory(train: Train) -> None
     assert equal(weights("plain"), weights("checkpointed"))
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_lower_precision_trains_with_clipping(train: Train, precision: str) -> None:
+    told, exact = train("run", f"trainer.precision={precision}"), train("exact")
+    assert told["metrics"]["val/loss"] == pytest.approx(exact["metrics"]["val/loss"], rel=0.03)
+
+
 def test_isolated_documents_train(train: Train) -> None:
     assert train("run", "loader.isolate=true", "pos=rope")["status"] == "finished"
 
