@@ -14,6 +14,7 @@ from typing import Any
 
 from zoo.registry import ZooError, build
 
+BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
 BYTES = {"32-true": 4, "bf16-true": 2, "16-true": 2, "bf16-mixed": 2, "16-mixed": 2}
 
 
@@ -55,12 +56,12 @@ def of(config: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": total,
         "parameters_by_part": by_part,
         "flops_per_token_forward": forward,
-        "flops_per_token": 3 * forward,  # the backward pass is two products for each of the forward's
+        "flops_per_token": BACKWARD_AND_FORWARD * forward,
         "flops_per_token_6n": 6 * total,
         "kv_cache_bytes_per_token": cache.nbytes // 2,
         "kv_cache_bytes": cache.nbytes // 2 * length,
         "length": loader["length"],
-        "training_flops": 3 * forward * loader["batch_size"] * loader["length"] * trainer["max_steps"],
+        "training_flops": BACKWARD_AND_FORWARD * forward * loader["batch_size"] * loader["length"] * trainer["max_steps"],
     }
 
 

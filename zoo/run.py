@@ -129,11 +129,10 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
     if corpus.tokenizer.vocab > config["arch"]["vocab"]:
         raise ZooError(f"arch.vocab={config['arch']['vocab']} is smaller than the tokenizer's {corpus.tokenizer.vocab}")
-    counted = cost.of(config)
-    about = dict(corpus.summary)
-    costs = {key: counted[key] for key in ("parameters", "parameters_by_part", "flops_per_token")}
-    tell(yardsticks=about.pop("yardsticks"), data=about, **costs)
     model = models.build(config, seed=config["seed"])
+    by_part, about = cost.parameters(model), dict(corpus.summary)
+    tell(yardsticks=about.pop("yardsticks"), data=about, parameters=sum(by_part.values()), parameters_by_part=by_part,
+         flops_per_token=cost.BACKWARD_AND_FORWARD * cost.flops(model, loader["length"]))
     model.stack.checkpointing = settings["gradient_checkpointing"]
     if settings["compile"]:
         model.compile()
