@@ -112,7 +112,8 @@ def _parsed(words: Sequence[str]) -> list[Override]:
             parsed.append(parser.parse_override(word))
         except HydraException as error:
             reason = first_line(error.__cause__ or error)
-            raise ZooError(f"cannot read {word!r} ({reason}): write group=choice or group.option=value") from error
+            hint = "write group=choice or group.option=value, with quotes around unusual characters: data.path='\"Bücher\"'"
+            raise ZooError(f"cannot read {word!r} ({reason}): {hint}") from error
     return parsed
 
 

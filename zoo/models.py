@@ -31,6 +31,8 @@ class Decoder(nn.Module):
                 raise ZooError(f"arch.{name} must be at least 1, not {value}")
         if vocab is None:
             raise ZooError("arch.vocab is not known: give it, or choose a tokenizer")
+        if not 0 <= dropout < 1:
+            raise ZooError(f"arch.dropout must be from 0 to below 1, not {dropout}")
         layered = {group: parts[group] for group in ("norm", "residual", "block", "pos", "attn", "ffn")}
         self.embed = registry.build("embed", parts["embed"], vocab, dim)
         self.stack = Stack(layered, dim, layers, heads, length, dropout, pattern, causal=True)

@@ -21,6 +21,8 @@ Schedule = Callable[[int], float]
 def adamw(groups: list[dict[str, Any]], *, lr: float = 2e-3, weight_decay: float = 0.1, beta1: float = 0.9,
           beta2: float = 0.95, eps: float = 1e-8) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter 2019), torch's fused kernel; weight decay on matrices only."""
+    if weight_decay < 0 or not 0 <= lr < math.inf:
+        raise ZooError(f"optim.lr={lr} and optim.weight_decay={weight_decay} must be 0 or more")
     for group in groups:
         group["weight_decay"] = weight_decay if group["decays"] else 0.0
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
@@ -39,6 +41,8 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
 @register("schedule", "cosine")
 def cosine(steps: int, *, warmup: int = 40, final: float = 0.1) -> Schedule:
     """Linear warm-up over `warmup` steps, then half a cosine down to `final` times the rate (Loshchilov & Hutter 2017)."""
+    if not 0 <= final <= 1:
+        raise ZooError(f"schedule.final must be from 0 to 1, not {final}")
     warm = constant(steps, warmup=warmup)
 
     def factor(step: int) -> float:

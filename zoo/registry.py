@@ -120,9 +120,19 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(group: str, choice: Component, *wiring: Any) -> Any:
-    """Build a chosen component from its wiring. Raises ZooError for an unknown name or option or a wrong type."""
+    """Build a chosen component from its wiring.
+
+    Raises ZooError for an unknown name or option, a wrong type, and a value that the component cannot be made with.
+    """
     options = resolve(group, choice)
-    return entry(group, options.pop("name")).load()(*wiring, **options)
+    name = options.pop("name")
+    factory = entry(group, name).load()
+    try:
+        return factory(*wiring, **options)
+    except ZooError:
+        raise
+    except (ValueError, RuntimeError, ArithmeticError) as error:
+        raise ZooError(f"{group}={name} cannot be made with these options: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
 from zoo import cost, lit, models, registry, storage
@@ -30,7 +31,7 @@ from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interru
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
-from zoo.registry import ZooError
+from zoo.registry import ZooError, first_line
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
 
@@ -129,6 +130,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
     if corpus.tokenizer.vocab > config["arch"]["vocab"]:
         raise ZooError(f"arch.vocab={config['arch']['vocab']} is smaller than the tokenizer's {corpus.tokenizer.vocab}")
+    if not len(corpus.splits["val"].ids):
+        raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
     model = models.build(config, seed=config["seed"])
     by_part, about = cost.parameters(model), dict(corpus.summary)
     tell(yardsticks=about.pop("yardsticks"), data=about, parameters=sum(by_part.values()), parameters_by_part=by_part,
@@ -187,15 +190,18 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
         from zoo.dashboard import wandb_logger
 
         loggers.append(wandb_logger(config, folder, summary))
-    return lightning.Trainer(
-        accelerator=settings["accelerator"], devices=settings["devices"], num_nodes=settings["nodes"],
-        strategy=settings["strategy"], precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
-        accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
-        val_check_interval=min(settings["eval_every"], settings["max_steps"]) * settings["accumulate"],
-        check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
-        callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
-        enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
-    )
+    try:
+        return lightning.Trainer(
+            accelerator=settings["accelerator"], devices=settings["devices"], num_nodes=settings["nodes"],
+            strategy=settings["strategy"], precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
+            accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
+            val_check_interval=min(settings["eval_every"], settings["max_steps"]) * settings["accumulate"],
+            check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
+            callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
+            enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
+        )
+    except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
+        raise ZooError(f"trainer: {first_line(error)}") from error
 
 
 def _is_first_process() -> bool:

@@ -58,8 +58,12 @@ def check(config: Mapping[str, Any]) -> None:
         value = config[node][name]
         if value is not None and value < 1:
             raise ZooError(f"{node}.{name} must be at least 1, not {value}")
-    if not isinstance(config["seed"], int) or config["seed"] < 0:
-        raise ZooError(f"seed must be a whole number from 0, not {config['seed']!r}")
+    if not isinstance(config["seed"], int) or not 0 <= config["seed"] < 2**63:
+        raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
+    if loader["workers"] < 0:
+        raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
+    if trainer["clip"] is not None and not trainer["clip"] > 0:
+        raise ZooError(f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}")
     if config["resume"] not in ("never", "auto"):
         raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
     parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]

@@ -18,6 +18,8 @@ Parts = Mapping[str, Component]  # which component of each group
 
 def overridden(parts: Parts, changes: Mapping[str, Component]) -> dict[str, Component]:
     """These parts with some exchanged (`{norm: rms}`) or with some of their options changed (`{attn: {window: 128}}`)."""
+    if not isinstance(changes, Mapping):
+        raise ZooError(f"arch.pattern is a list of changes like {{attn: {{window: 128}}}}, and {changes!r} is not one")
     changed = dict(parts)
     for group, change in changes.items():
         if group not in parts:

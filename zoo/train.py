@@ -114,8 +114,12 @@ def _prepare(arguments: Namespace) -> None:
 
 def _refuse_meaningless(config: Config) -> None:
     """Make the model on the meta device, where it costs nothing; components refuse what has no meaning."""
-    from zoo import models
+    import torch
 
+    from zoo import models, registry
+
+    registry.build("optim", config["optim"], [{"params": [torch.zeros(1)], "decays": True}])
+    registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
     limit = models.build(config, device="meta").stack.limit
     if limit is not None and config["loader"]["length"] > limit:
         raise ZooError(f"loader.length={config['loader']['length']} is longer than the {limit} positions of"

@@ -46,6 +46,11 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("data.path=nowhere", "nowhere"),
         ("trainer.max_steps=0", "trainer.max_steps"),
         ("loader.batch_size=3 trainer.accumulate=2", "batch_size=3"),
+        ("optim.lr=-1", "optim.lr=-1.0"),
+        ("ffn.hidden=-1", "ffn.hidden=-1"),
+        ("trainer.clip=0", "trainer.clip must be above 0"),
+        ("data.val_fraction=0", "data.val_fraction above 0"),
+        ("trainer.strategy=foo", "invalid strategy name"),
     ],
 )
 def test_a_mistake_is_met_with_one_plain_sentence(command: Command, wrong: str, said: str) -> None:

@@ -44,7 +44,7 @@ class Joined(nn.Linear):
 BACKENDS = {"eager": eager, "sdpa": sdpa}
 
 
-@register("attn", "mha", "every query head has its own key and value head (Vaswani 2017)", kv_heads=0)
+@register("attn", "mha", "every query head has its own key and value head (Vaswani 2017)", kv_heads=None)
 @register("attn", "mqa", "all query heads share one key and value head (Shazeer 2019)", kv_heads=1)
 @register("attn", "gqa", "groups of query heads share a key and value head (Ainslie 2023)")
 class Attention(nn.Module):
@@ -55,19 +55,23 @@ class Attention(nn.Module):
     heads do not divide.
     """
 
-    def __init__(self, dim: int, heads: int, *, kv_heads: int = 2, head_dim: int | None = None, bias: bool = False,
+    def __init__(self, dim: int, heads: int, *, kv_heads: int | None = 2, head_dim: int | None = None, bias: bool = False,
                  scale: float | None = None, qk_norm: Component = None, window: int | None = None,
                  dropout: float = 0.0, backend: Literal["sdpa", "eager"] = "sdpa") -> None:
         super().__init__()
-        kv_heads = kv_heads or heads
-        if heads % kv_heads:
+        kv_heads = heads if kv_heads is None else kv_heads
+        if kv_heads < 1 or heads % kv_heads:
             raise ZooError(f"{heads} heads cannot share {kv_heads} KV heads: arch.heads must be a multiple of attn.kv_heads")
         if head_dim is None and dim % heads:
             raise ZooError(f"arch.dim={dim} is not a multiple of arch.heads={heads}; change one, or give attn.head_dim")
+        if not 0 <= dropout < 1:
+            raise ZooError(f"attn.dropout must be from 0 to below 1, not {dropout}")
         if window is not None and window < 1:
             raise ZooError(f"attn.window must be at least 1 (a token sees itself), not {window}")
         if scale is not None and scale <= 0:
             raise ZooError(f"attn.scale must be above 0, not {scale}")
+        if head_dim is not None and head_dim < 1:
+            raise ZooError(f"attn.head_dim must be at least 1, not {head_dim}")
         self.heads, self.head_dim, self.window = heads, head_dim or dim // heads, window
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.dropout, self.attend = dropout, BACKENDS[backend]

@@ -12,14 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.context import Context
-from zoo.registry import register
+from zoo.registry import ZooError, register
 
 Activation = Callable[[Tensor], Tensor]
 gelu_tanh = partial(F.gelu, approximate="tanh")
 
 
-def rounded_up(hidden: int, multiple_of: int) -> int:
-    return -(-hidden // multiple_of) * multiple_of
+def width_of(hidden: int | None, default: int, multiple_of: int) -> int:
+    """The hidden width: as given, or the default rounded up to a multiple."""
+    if (hidden is not None and hidden < 1) or multiple_of < 1:
+        raise ZooError(f"ffn.hidden={hidden} and ffn.multiple_of={multiple_of} must be at least 1 (or hidden null)")
+    return -(-default // multiple_of) * multiple_of if hidden is None else hidden
 
 
 @register("ffn", "relu", "relu(x·W₁)·W₂, hidden width 4·dim (Vaswani 2017)", act=F.relu)
@@ -33,7 +36,7 @@ class FeedForward(nn.Module):
                  bias: bool = False) -> None:
         super().__init__()
         self.act = act
-        width = hidden or rounded_up(4 * dim, multiple_of)
+        width = width_of(hidden, 4 * dim, multiple_of)
         self.up = nn.Linear(dim, width, bias=bias)
         self.out = nn.Linear(width, dim, bias=bias)
 
@@ -51,7 +54,7 @@ class GatedFeedForward(nn.Module):
                  bias: bool = False) -> None:
         super().__init__()
         self.act = act
-        width = hidden or rounded_up(8 * dim // 3, multiple_of)
+        width = width_of(hidden, 8 * dim // 3, multiple_of)
         self.gate = nn.Linear(dim, width, bias=bias)
         self.up = nn.Linear(dim, width, bias=bias)
         self.out = nn.Linear(width, dim, bias=bias)

@@ -52,6 +52,8 @@ class Sinusoidal(Position):
         super().__init__(dim, heads, width, length)
         if dim % 2:
             raise ZooError(f"pos=sinusoidal needs an even arch.dim, not {dim}")
+        if base <= 0:
+            raise ZooError(f"pos.base must be above 0, not {base}")
         self.base = base
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -91,6 +93,8 @@ class RoPE(Position):
         super().__init__(dim, heads, width, length)
         if not 0 < fraction <= 1:
             raise ZooError(f"pos.fraction must be above 0 and at most 1, not {fraction}")
+        if base <= 0:
+            raise ZooError(f"pos.base must be above 0, not {base}")
         self.base, self.pairing, self.width = base, pairing, int(width * fraction)
         if self.width % 2 or not self.width:
             raise ZooError(f"pos=rope turns pairs, so the head width it turns must be even, not {self.width}"
