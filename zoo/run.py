@@ -48,7 +48,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
     }
     before = storage.read_json(folder / "summary.json")
     summary |= {key: before[key] for key in ("id", "started") if key in before}  # a resumed run is the same run
-    main = _is_first_process()
+    main = storage.is_first_process()
 
     def tell(**news: Any) -> None:
         summary.update(news)
@@ -186,7 +186,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
-    if config["logger"]["name"] == "wandb" and _is_first_process():
+    if config["logger"]["name"] == "wandb" and storage.is_first_process():
         from zoo.dashboard import wandb_logger
 
         loggers.append(wandb_logger(config, folder, summary))
@@ -202,10 +202,6 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
         )
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
         raise ZooError(f"trainer: {first_line(error)}") from error
-
-
-def _is_first_process() -> bool:
-    return int(os.environ.get("LOCAL_RANK", 0)) == 0 and int(os.environ.get("RANK", 0)) == 0
 
 
 def _peak_memory() -> int:

@@ -89,6 +89,7 @@ class Stack(nn.Module):
         cache.advance(queries, padding)
         return self.norm(x)
 
+
 def _wrap(residual: Component, norm: Any, dropout: float, sublayer: nn.Module) -> nn.Module:
     return build("residual", residual, sublayer, norm, dropout)
 

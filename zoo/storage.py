@@ -25,6 +25,11 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def is_first_process() -> bool:
+    """Whether this process, of those that train together, is the one that writes and speaks."""
+    return int(os.environ.get("LOCAL_RANK", 0)) == 0 and int(os.environ.get("RANK", 0)) == 0
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False, default=str).encode())
 

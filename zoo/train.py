@@ -100,7 +100,7 @@ def _prepare(arguments: Namespace) -> None:
             except ZooError as error:
                 raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
     given = [word.split("=", 1)[1] for word in arguments.overrides if word.startswith("hydra.run.dir=")]
-    if arguments.multirun or not jobs or int(os.environ.get("LOCAL_RANK", 0)):
+    if arguments.multirun or not jobs or not storage.is_first_process():
         return
     first = jobs[0][1]
     if given:
@@ -178,7 +178,7 @@ def only_asks(arguments: Namespace) -> bool:
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:
-    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+    if storage.is_first_process():
         from zoo import screen
 
         screen.show(summary, Path(os.path.relpath(folder)))
