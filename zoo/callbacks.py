@@ -18,6 +18,7 @@ import torch
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.registry import ZooError
@@ -121,9 +122,11 @@ class Interruption(lightning.Callback):
                 self.before[number] = signal.signal(number, self._ask)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if isinstance(error, SIGTERMException):  # Lightning's own, where the signal came after the hook below
+            raise Interrupted(signal.SIGTERM.name) from None
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked:
