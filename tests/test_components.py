@@ -60,9 +60,10 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 
 @cases()
 def test_logits_have_a_row_a_token(case: Case) -> None:
+    model = made(case)
     for batch, length in ((1, 1), (3, 16)):
-        logits = made(case)(tokens(batch, length))
-        assert logits.shape == (batch, length, ARCH["vocab"])
+        logits = model(tokens(batch, length))
+        assert logits.shape == (batch, length, model.head.width)
         assert logits.isfinite().all()
 
 
@@ -204,14 +205,14 @@ def test_a_norm_takes_any_leading_shape(choice: Choice, shape: tuple[int, ...]) 
 @pytest.mark.parametrize("choice", choices("attn"), ids=said)
 def test_a_row_that_sees_nothing_gives_zeros(choice: Choice) -> None:
     """Attention without its biases, on a row of padding only: zeros, and gradients that are numbers."""
-    attn = registry.build("attn", choice, 16, 4)
+    attn = registry.build("attn", choice, 16, 4, True)
     x = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
     biases = [parameter for parameter in attn.parameters() if parameter.ndim < 2]
     with torch.no_grad():
         for bias in biases:
             bias.zero_()
     padding = torch.tensor([[True] * 6, [False] * 6])
-    for bias in (None, torch.zeros(4, 6, 6, requires_grad=True)):
+    for bias in (None, torch.zeros(1, 4, 6, 6, requires_grad=True)):
         y = attn(x, Context(torch.arange(6)[None], True, 6, padding, bias=bias))
         assert (y[1] == 0).all()
         assert (y[0] != 0).any()

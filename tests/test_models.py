@@ -108,9 +108,9 @@ def test_so_it_is_with_every_other_part(parts: dict[str, Any]) -> None:
 class Distance(Position):
     """Known by nobody but these tests: a learned bias for each head, times the distance (as ALiBi)."""
 
-    def __init__(self, dim: int, heads: int, width: int, length: int) -> None:
-        super().__init__(dim, heads, width, length)
-        self.slopes = torch.nn.Parameter(torch.empty(heads, 1, 1))
+    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool) -> None:
+        super().__init__(dim, heads, width, length, causal)
+        self.slopes = torch.nn.Parameter(torch.empty(1, heads, 1, 1))
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Tensor:
         key = torch.arange(keys, device=device)

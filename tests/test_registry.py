@@ -158,7 +158,7 @@ def test_a_wrong_word_is_met_with_the_right_one(group: str, name: str, said: str
 @pytest.mark.parametrize("nested", [{"_target_": "os.system"}, {"name": "rms", "_target_": "os.system"}, "os.system"])
 def test_a_nested_choice_runs_nothing_of_its_own(nested: Any) -> None:
     with pytest.raises(ZooError, match="norm"):
-        registry.build("attn", {"name": "mha", "qk_norm": nested}, 16, 4)
+        registry.build("attn", {"name": "mha", "qk_norm": nested}, 16, 4, True)
 
 
 @own_registry

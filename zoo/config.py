@@ -52,7 +52,7 @@ def finished(composed: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise ZooError(_in_plain_words(error)) from error
     config = {str(key): value for key, value in config.items()}
-    for group in registry.groups():
+    for group in _chosen():
         if group not in config:
             raise ZooError(f"a run needs a {group}{did_you_mean('', registry.entries(group))}")
         config[group] = registry.resolve(group, config[group])
@@ -85,10 +85,17 @@ def choices(config: Config) -> dict[str, str]:
     return {group: config[group]["name"] for group in registry.groups() if isinstance(config.get(group), dict)}
 
 
+def _chosen() -> list[str]:
+    """The groups of components that a run chooses from; others (cross, scaling) are chosen by an option of a component."""
+    defaults = OmegaConf.select(OmegaConf.load(CONF / "config.yaml"), "defaults")
+    named = [group for entry in defaults if entry != "_self_" for group in entry]
+    return [group for group in registry.groups() if group in named]
+
+
 def menu() -> dict[str, list[str]]:
-    """The choices of every group: components, and files of conf/."""
+    """What a command line chooses from: the components of a group, and files of conf/."""
     discover()
-    components = {group: list(registry.entries(group)) for group in registry.groups()}
+    components = {group: list(registry.entries(group)) for group in _chosen()}
     places = sorted(place for place in CONF.iterdir() if place.is_dir())
     return components | {place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in places}
 

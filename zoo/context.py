@@ -1,13 +1,14 @@
-"""What travels beside x through a forward pass: positions, what may be seen, the cache, auxiliary losses.
+"""What travels beside x through a forward pass: positions, what may be seen, the cache, encoder memory, the trace.
 
-Shape legend: B batch, Q queries (the tokens of this call), K keys (those in the cache, then the queries), H heads,
-D head width.
+Shape legend: B batch, Q queries (the tokens of this call), K keys (those in the cache, then the queries), M tokens of the
+encoder's memory, H heads, D head width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,14 @@ class NoCache:
     def update(self, owner: nn.Module, *new: Tensor) -> tuple[Tensor, ...]:
         return new
 
+    def once(self, owner: nn.Module, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What does not change while the cache grows, as the keys and values of an encoder's memory: made at first use."""
+        return make()
+
+    def swap(self, owner: nn.Module, new: Callable[[Any], tuple[Tensor, Any]]) -> Tensor:
+        """Let `new` turn the state that the owner kept last (None at first) into an output and the next state."""
+        return new(None)[0]
+
     def advance(self, tokens: int, padding: Tensor | None) -> None:
         pass
 
@@ -32,6 +41,8 @@ class Cache(NoCache):
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.buffers: dict[nn.Module, list[Tensor]] = {}
+        self.fixed: dict[nn.Module, tuple[Tensor, ...]] = {}
+        self.states: dict[nn.Module, Any] = {}
 
     def update(self, owner: nn.Module, *new: Tensor) -> tuple[Tensor, ...]:
         """Append tensors of shape (..., Q, D) along their second-last dimension; return all K of them as views."""
@@ -43,6 +54,15 @@ class Cache(NoCache):
         for buffer, x in zip(self.buffers[owner], new, strict=True):
             buffer[..., self.length : end, :] = x
         return tuple(buffer[..., :end, :] for buffer in self.buffers[owner])
+
+    def once(self, owner: nn.Module, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if owner not in self.fixed:
+            self.fixed[owner] = make()
+        return self.fixed[owner]
+
+    def swap(self, owner: nn.Module, new: Callable[[Any], tuple[Tensor, Any]]) -> Tensor:
+        output, self.states[owner] = new(self.states.get(owner))
+        return output
 
     def advance(self, tokens: int, padding: Tensor | None) -> None:
         self.length += tokens
@@ -58,12 +78,23 @@ def unchanged(x: Tensor) -> Tensor:
 
 
 @dataclass
+class Trace:
+    """What a forward pass leaves for the training step.
+
+    losses are auxiliary ones, each summed over its tokens · loads say how many tokens each expert of a router was given.
+    """
+
+    losses: list[Tensor] = field(default_factory=list)
+    loads: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
+
+
+@dataclass
 class Context:
     """One forward pass of one stack, as its sublayers see it.
 
     positions (1 or B, Q) · padding (B, K), True where there is a token · documents (B, K), equal within a document ·
-    rotate turns queries and keys of shape (B, H, Q, D) · bias (H, Q, K) is added to the scores · losses are summed by the
-    objective.
+    rotate turns queries and keys of shape (B, H, Q, D) · bias (1 or B, H, Q, K) is added to the scores · memory (B, M, dim)
+    is what an encoder made, with its padding (B, M).
     """
 
     positions: Tensor
@@ -74,7 +105,9 @@ class Context:
     cache: NoCache = field(default_factory=NoCache)
     rotate: Callable[[Tensor], Tensor] = unchanged
     bias: Tensor | None = None
-    losses: list[Tensor] = field(default_factory=list)
+    memory: Tensor | None = None
+    memory_padding: Tensor | None = None
+    trace: Trace = field(default_factory=Trace)
     masks: dict[int | None, tuple[Tensor | None, bool]] = field(default_factory=dict)
 
     def mask(self, window: int | None = None) -> tuple[Tensor | None, bool]:
@@ -86,6 +119,16 @@ class Context:
         if window not in self.masks:
             self.masks[window] = self._combine(window)
         return self.masks[window]
+
+    @property
+    def memory_mask(self) -> Tensor | None:
+        """Which tokens of the memory may be seen: (B, 1, 1, M), or None where all may."""
+        return None if self.memory_padding is None else self.memory_padding[:, None, None, :]
+
+    @property
+    def tokens(self) -> Tensor | None:
+        """Which of the queries are tokens: (B, Q), or None where all are."""
+        return None if self.padding is None else self.padding[:, -self.positions.shape[-1] :]
 
     def _combine(self, window: int | None) -> tuple[Tensor | None, bool]:
         queries = self.positions.shape[-1]

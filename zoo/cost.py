@@ -32,8 +32,9 @@ def parameters(model: Any) -> dict[str, int]:
     parts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         words = name.split(".")
-        layered = "norm" if "norm" in words[-2] else words[3] if words[1] == "blocks" else words[1]
-        part = layered if words[0] == "stack" else words[0]
+        sublayer = [word for word in words if word in ("attn", "cross", "ffn")]
+        layered = sublayer[0] if sublayer else "residual" if words[1] == "blocks" else words[1]
+        part = words[0] if words[0] in ("embed", "head") else "norm" if "norm" in words[-2] else layered
         parts[part] = parts.get(part, 0) + parameter.numel()
     return parts
 

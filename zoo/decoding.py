@@ -22,7 +22,7 @@ def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, 
     """
     if temperature < 0 or (top_k is not None and top_k < 1) or new < 0:
         raise ZooError("generation needs temperature >= 0, top_k >= 1 (or null) and tokens >= 0")
-    total, limit = tokens.shape[1] + new, model.stack.limit
+    total, limit = tokens.shape[1] + new, model.limit
     if limit is not None and total > limit:
         raise ZooError(f"{tokens.shape[1]} tokens of prompt and {new} new ones are more than the {limit} that this model's"
                        f" position knows; ask for at most {max(0, limit - tokens.shape[1])}")

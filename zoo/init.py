@@ -2,47 +2,103 @@
 
 So the parts that two variants share start equal, whether the model was made on the meta device first, and on how many
 devices. A policy gives the standard deviation of a matrix by its name; biases start at zero, and modules without a matrix
-(norms) at their own constants. Wiring of a policy: how many times the stack adds to its residual stream.
+(norms) at their own constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from zoo.attention import MultiHead
+from zoo.components.pos import Position
+from zoo.components.residual import DeepNorm, Residual
 from zoo.registry import Component, ZooError, build, register
 from zoo.streams import derive
 
 
+class Policy:
+    """What a policy is: the standard deviation of a matrix by its name, its shape and the modules that it is in."""
+
+    unscaled = False  # whether its queries are small enough for attn.scale=1
+
+    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        """Of a matrix `name`; `within` are the modules around it, from the model to the one that owns it."""
+        raise NotImplementedError
+
+
+def innermost(within: Sequence[nn.Module], kind: type[Any]) -> Any:
+    """The closest of these modules that is of a kind, or None."""
+    return next((module for module in reversed(within) if isinstance(module, kind)), None)
+
+
 @register("init", "fan_in")
-class FanIn:
+class FanIn(Policy):
     """Normal with variance 1/fan-in (LeCun 1998), which keeps the variance of unit inputs; embeddings 1/dim."""
 
-    def __init__(self, residuals: int) -> None:
-        pass
-
-    def std(self, name: str, shape: torch.Size) -> float:
+    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
         return float(shape[-1]) ** -0.5
 
 
+@register("init", "bert")
+class Normal(Policy):
+    """Normal, one std for every matrix, .02 unless given (BERT, Devlin 2018)."""
+
+    def __init__(self, *, std: float = 0.02) -> None:
+        self.base = std
+
+    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        return self.base
+
+
 @register("init", "gpt2")
-class GPT2:
+class GPT2(Normal):
     """Normal, std .02; projections into the residual stream (`out`) scaled by 1/√residuals, 2 a layer (GPT-2 2019)."""
 
-    def __init__(self, residuals: int, *, std: float = 0.02) -> None:
-        self.base, self.residuals = std, residuals
+    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        residual = innermost(within, Residual)
+        return self.base * (residual.depth.residuals**-0.5 if residual and name.endswith(".out.weight") else 1.0)
 
-    def std(self, name: str, shape: torch.Size) -> float:
-        return self.base * (self.residuals**-0.5 if name.endswith(".out.weight") else 1.0)
+
+@register("init", "t5")
+class T5(Policy):
+    """Normal with variance 1/fan-in, queries 1/(fan-in·width) for attn.scale=1, embeddings 1 (T5, Raffel 2019)."""
+
+    unscaled = True
+
+    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        if name in ("embed.weight", "head.weight"):
+            return 1.0
+        if isinstance(within[-1], Position):  # a score a head, from a table as wide as the heads
+            return float(cast(Any, within[0]).embed.weight.shape[-1]) ** -0.5
+        attention = innermost(within, MultiHead)
+        return float(shape[-1] * (attention.width if attention and name.endswith(".q.weight") else 1)) ** -0.5
+
+
+@register("init", "deepnorm")
+class DeepNormGains(Policy):
+    """Xavier-normal, 2/(fan-in + fan-out), times β² for values, `out` and feed-forward (DeepNet, Wang 2022); embeddings 1/dim.
+
+    β comes from the depth, by residual=deepnorm; with another residual it is 1.
+    """
+
+    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        if len(within) < 3:  # embeddings and the head, which are no part of a stack
+            return float(shape[-1]) ** -0.5
+        residual = innermost(within, DeepNorm)
+        gain = 1.0 if residual is None or name.endswith((".q.weight", ".k.weight")) else residual.gain
+        return gain * (2 / (shape[-1] + shape[-2])) ** 0.5
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, policy: Component, seed: int) -> None:
     """Set every parameter of the model, drawing each matrix from a stream of its own."""
-    policy = build("init", policy, sum(hasattr(module, "closing_norm") for module in model.modules()))
+    policy = build("init", policy)
+    _warn_of_scale(model, policy)
     for path, module in model.named_modules():
         own, buffers = dict(module.named_parameters(path, recurse=False)), dict(module.named_buffers(path, recurse=False))
         constants = getattr(module, "reset_parameters", None)
@@ -55,9 +111,21 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
         else:
             for parameter in own.values():
                 parameter.zero_()
+        words = path.split(".") if path else []
+        within = [model.get_submodule(".".join(words[:depth])) for depth in range(len(words) + 1)] if matrices else []
         for name, matrix in matrices.items():
             for part, piece in _parts(module, name, matrix):
-                piece.copy_(_normal(piece.shape, policy.std(part, piece.shape), derive(seed, "init", part)))
+                piece.copy_(_normal(piece.shape, policy.std(part, piece.shape, within), derive(seed, "init", part)))
+
+
+def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
+    """An initial std belongs to the attention's scale: without 1/√width, scores of unit queries drown the softmax."""
+    made_for = "1 (smaller queries)" if policy.unscaled else "1/√width"
+    for module in model.modules():
+        if isinstance(module, MultiHead) and module.width > 1 and (module.scale == 1) != policy.unscaled:
+            warnings.warn(f"this init is made for attn.scale={made_for}, but the model has attn.scale={module.scale:.3g}:"
+                          " choose init=t5 for attn.scale=1, and another init for any other scale", stacklevel=3)
+            return
 
 
 def _parts(module: nn.Module, name: str, matrix: Tensor) -> Iterator[tuple[str, Tensor]]:

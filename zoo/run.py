@@ -136,7 +136,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     by_part, about = cost.parameters(model), dict(corpus.summary)
     tell(yardsticks=about.pop("yardsticks"), data=about, parameters=sum(by_part.values()), parameters_by_part=by_part,
          flops_per_token=cost.BACKWARD_AND_FORWARD * cost.flops(model, loader["length"]))
-    model.stack.checkpointing = settings["gradient_checkpointing"]
+    for stack in model.stacks:
+        stack.checkpointing = settings["gradient_checkpointing"]
     if settings["compile"]:
         model.compile()
     module = lit.GPT(config, model, corpus.tokenizer)
@@ -159,7 +160,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
          seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
          metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
     if settings["sample"] and trainer.is_global_zero:
-        limit = model.stack.limit or config["arch"]["length"]
+        limit = model.limit or config["arch"]["length"]
         tell(sample=module.generate(tokens=min(300, limit - 1), seed=config["seed"]))
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})

@@ -11,7 +11,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,21 @@ def scan(module: str) -> None:
         raise registry.ZooError(f"component module {module!r} not found")
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"), spec.origin)
     top = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    scope = SCOPE | {name: eval(words, SCOPE) for name, words in _aliases(tree)}  # noqa: S307
     for node in top.values():
         for mark in node.decorator_list:
             if isinstance(mark, ast.Call) and ast.unparse(mark.func).split(".")[-1] == "register":
                 group, name, *about = (ast.literal_eval(argument) for argument in mark.args)
                 text = about[0] if about else ast.get_docstring(node) or ""
                 preset = [keyword.arg for keyword in mark.keywords if keyword.arg]
-                registry.declare(group, name, module, text, _signature(node, top), SCOPE, preset)
+                registry.declare(group, name, module, text, _signature(node, top), scope, preset)
+
+
+def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names that the module gives to a choice of words, as in `Backend = Literal["sdpa", "eager"]`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal["):
+            yield ast.unparse(node.targets[0]), ast.unparse(node.value)
 
 
 def _signature(node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.ClassDef | ast.FunctionDef]) -> inspect.Signature:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.context import Context, NoCache, unchanged
+from zoo.components.residual import Depth
+from zoo.context import Context, NoCache, Trace, unchanged
 from zoo.registry import Component, ZooError, build
 
 Parts = Mapping[str, Component]  # which component of each group
+Changes = Mapping[str, Component]  # of some of them, in some layers
 
 
-def overridden(parts: Parts, changes: Mapping[str, Component]) -> dict[str, Component]:
+def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
     """These parts with some exchanged (`{norm: rms}`) or with some of their options changed (`{attn: {window: 128}}`)."""
     if not isinstance(changes, Mapping):
         raise ZooError(f"arch.pattern is a list of changes like {{attn: {{window: 128}}}}, and {changes!r} is not one")
@@ -34,39 +36,47 @@ def as_mapping(choice: Component) -> dict[str, Any]:
 
 
 class Stack(nn.Module):
-    """`layers` blocks of the chosen parts; `pattern` is a list of changes to them, repeated over the depth.
+    """`layers` blocks of the chosen parts, those of `first` changed as it says and the others by `pattern`, which repeats.
 
-    Shapes: x (B, Q, dim) -> (B, Q, dim). Layers that choose the same position share one.
+    `reads` is the choice of a cross-attention where the stack reads an encoder's memory, `reader` how many residuals the
+    stack has that reads this one. `opening_norm` normalises the embeddings. Shapes: x (B, Q, dim) -> (B, Q, dim). Layers
+    that choose the same position share one.
     """
 
-    def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, dropout: float,
-                 pattern: Sequence[Mapping[str, Component]], causal: bool) -> None:
+    def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, dropout: float, *, causal: bool,
+                 first: Sequence[Changes] = (), pattern: Sequence[Changes] = (), opening_norm: bool = False,
+                 reads: Component = None, reader: int = 0) -> None:
         super().__init__()
         self.causal, self.checkpointing = causal, False
         self.blocks, self.positions = nn.ModuleList(), nn.ModuleList()
         self.position_of: list[int] = []  # of each layer, an index into positions
         known: list[tuple[Component, int]] = []
+        depth = Depth(layers * (3 if reads else 2), reader)
         for layer in range(layers):
-            chosen = overridden(parts, pattern[layer % len(pattern)]) if pattern else parts
-            norm = partial(build, "norm", chosen["norm"], dim)
-            attn = build("attn", chosen["attn"], dim, heads)
-            sublayers = {"attn": attn, "ffn": build("ffn", chosen["ffn"], dim)}
-            wrap = partial(_wrap, chosen["residual"], norm, dropout)
+            changes = first[layer] if layer < len(first) else pattern[(layer - len(first)) % len(pattern)] if pattern else {}
+            chosen = overridden(parts, changes)
+            attn: Any = build("attn", chosen["attn"], dim, heads, causal)
+            cross = {"cross": build("cross", reads, dim, heads)} if reads else {}
+            sublayers = {"attn": attn, **cross, "ffn": build("ffn", chosen["ffn"], dim)}
+            wrap = partial(_wrap, chosen["residual"], partial(build, "norm", chosen["norm"], dim), dropout, depth)
             self.blocks.append(build("block", chosen["block"], sublayers, wrap))
-            if (chosen["pos"], attn.rotary_dim) not in known:
-                known.append((chosen["pos"], attn.rotary_dim))
-                self.positions.append(build("pos", chosen["pos"], dim, heads, attn.rotary_dim, length))
-            self.position_of.append(known.index((chosen["pos"], attn.rotary_dim)))
+            place = (chosen["pos"], attn.rotary_dim)
+            if place not in known:
+                known.append(place)
+                self.positions.append(build("pos", chosen["pos"], dim, heads, attn.rotary_dim, length, causal))
+            self.position_of.append(known.index(place))
         self.dropout = nn.Dropout(dropout) if dropout else unchanged
         limits = [position.limit for position in cast(Any, self.positions) if position.limit is not None]
         self.limit: int | None = min(limits, default=None)  # the most tokens that every position can place
+        self.opening_norm = build("norm", parts["norm"], dim) if opening_norm else nn.Identity()
         closing = any(getattr(module, "closing_norm", False) for module in self.blocks[-1].modules())
         self.norm = build("norm", parts["norm"], dim) if closing else nn.Identity()
 
     def forward(self, x: Tensor, padding: Tensor | None = None, positions: Tensor | None = None,
-                documents: Tensor | None = None, cache: NoCache | None = None) -> Tensor:
-        """padding (B, Q), True where there is a token · positions and documents (B, Q), see Context."""
-        cache = cache or NoCache()
+                documents: Tensor | None = None, cache: NoCache | None = None, trace: Trace | None = None,
+                memory: Tensor | None = None, memory_padding: Tensor | None = None) -> Tensor:
+        """padding (B, Q), True where there is a token · positions and documents (B, Q), see Context, as for the others."""
+        cache, trace = cache or NoCache(), trace or Trace()
         queries, keys = x.shape[1], cache.length + x.shape[1]
         if self.limit is not None and keys > self.limit:
             raise ZooError(f"a sequence of {keys} tokens is longer than the {self.limit} that the position knows (arch.length)")
@@ -78,9 +88,11 @@ class Stack(nn.Module):
         contexts = []
         for position in cast(Any, self.positions):
             x = position.embed(x, positions)
-            turn, bias = position.rotate(positions), position.bias(queries, keys, x.device)
-            contexts.append(Context(positions, self.causal, keys, padding, documents, cache, turn, bias))
-        x = self.dropout(x)
+            contexts.append(Context(
+                positions, self.causal, keys, padding, documents, cache, position.rotate(positions),
+                position.bias(queries, keys, x.device), memory, memory_padding, trace,
+            ))
+        x = self.dropout(self.opening_norm(x))
         for block, which in zip(self.blocks, self.position_of, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, contexts[which], use_reentrant=False)
@@ -90,8 +102,8 @@ class Stack(nn.Module):
         return self.norm(x)
 
 
-def _wrap(residual: Component, norm: Any, dropout: float, sublayer: nn.Module) -> nn.Module:
-    return build("residual", residual, sublayer, norm, dropout)
+def _wrap(residual: Component, norm: Any, dropout: float, depth: Depth, sublayer: nn.Module, bare: bool = False) -> nn.Module:
+    return build("residual", residual, sublayer, nn.Identity if bare else norm, dropout, depth)
 
 
 def _counted(padding: Tensor | None, start: int, x: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def _refuse_meaningless(config: Config) -> None:
 
     registry.build("optim", config["optim"], [{"params": [torch.zeros(1)], "decays": True}])
     registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
-    limit = models.build(config, device="meta").stack.limit
+    limit = models.build(config, device="meta").limit
     if limit is not None and config["loader"]["length"] > limit:
         raise ZooError(f"loader.length={config['loader']['length']} is longer than the {limit} positions of"
                        f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")

@@ -1,4 +1,4 @@
-"""`python -m zoo.components [--json] [GROUP]`: every part there is, its options with their defaults, and its source."""
+"""`python -m zoo.components [--json | --readme] [GROUP]`: every part there is, its options with their defaults, its source."""
 
 from __future__ import annotations
 
@@ -32,11 +32,20 @@ def _options(entry: Entry) -> dict[str, Any]:
     return defaults
 
 
+def readme() -> str:
+    """The menu as the README has it."""
+    rows = [f"| `{group}` | {', '.join(f'`{name}`' for name in names)} |" for group, names in menu().items()]
+    return "\n".join(["| group | choices |", "|---|---|", *rows])
+
+
 def main() -> None:
     words = sys.argv[1:]
     asked = [word for word in words if not word.startswith("-")]
     if {"-h", "--help"} & set(words):
-        print(f"usage: python -m zoo.components [--json] [GROUP ...]\n\n{__doc__}")
+        print(f"usage: python -m zoo.components [--json | --readme] [GROUP ...]\n\n{__doc__}")
+        return
+    if "--readme" in words:
+        print(readme())
         return
     whole = menu()
     try:

@@ -1,30 +1,75 @@
-"""A block: how the sublayers of one layer are put together.
+"""How a layer's sublayers are arranged.
 
-Wiring: the sublayers by name, and a function that wraps one in its residual. Shapes: (B, Q, dim) -> (B, Q, dim).
+Wiring: the sublayers by name (attn, ffn, and cross in a decoder that reads a memory), and a function that wraps a sublayer in
+a residual connection. Shapes: (B, Q, dim) -> (B, Q, dim).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from zoo.context import Context
-from zoo.registry import register
+from zoo.registry import ZooError, register
+
+
+class Wrap(Protocol):
+    """Wraps a sublayer in a residual connection; a bare one has no norm before it."""
+
+    def __call__(self, sublayer: nn.Module, bare: bool = False) -> nn.Module: ...
 
 
 @register("block", "serial")
 class Serial(nn.Module):
-    """One sublayer after the other, each in its residual (Vaswani 2017)."""
+    """One sublayer after the other, each in its residual (Vaswani 2017).
 
-    def __init__(self, sublayers: Mapping[str, nn.Module], wrap: Callable[[nn.Module], nn.Module]) -> None:
+    `bare` names sublayers without a norm, as the first of a stack whose embeddings have one (ModernBERT 2024).
+    """
+
+    def __init__(self, sublayers: Mapping[str, nn.Module], wrap: Wrap, *, bare: list[str] = []) -> None:  # noqa: B006
         super().__init__()
+        for name in bare:
+            if name not in sublayers:
+                raise ZooError(f"block.bare names {name!r}, which no layer has (there are: {', '.join(sublayers)})")
         for name, sublayer in sublayers.items():
-            self.add_module(name, wrap(sublayer))
+            self.add_module(name, wrap(sublayer, name in bare))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         sublayers: Any = self._modules.values()  # as children() gives them, without its search for repeats
         for sublayer in sublayers:
             x = sublayer(x, context)
         return x
+
+
+class Sum(nn.Module):
+    """Sublayers that read the same input: attn(x) + ffn(x)."""
+
+    def __init__(self, sublayers: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        for name, sublayer in sublayers.items():
+            self.add_module(name, sublayer)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        sublayers: Any = self._modules.values()
+        first, *others = (sublayer(x, context) for sublayer in sublayers)
+        return sum(others, first)
+
+
+@register("block", "parallel")
+class Parallel(nn.Module):
+    """All sublayers side by side in one residual, x + attn(norm(x)) + ffn(norm(x)) (GPT-J 2021, PaLM 2022).
+
+    Raises ZooError with a residual that normalises the sum, since the next layer's sublayers would not share its norm.
+    """
+
+    def __init__(self, sublayers: Mapping[str, nn.Module], wrap: Wrap) -> None:
+        super().__init__()
+        self.both = wrap(Sum(sublayers))
+        if not getattr(self.both, "keeps_stream", True):
+            raise ZooError("block=parallel needs a residual that adds to x and leaves it as it is: residual=pre, sandwich,"
+                           " reordered or rezero")
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return self.both(x, context)

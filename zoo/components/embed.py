@@ -1,10 +1,13 @@
-"""Token embedding. Wiring: vocab, dim. Shapes: (B, Q) integers -> (B, Q, dim). It has a `weight` of shape (vocab, dim)."""
+"""Token embedding. Wiring: vocab, dim. Shapes: (B, Q) integers, and where it has such, (B, Q) segments -> (B, Q, dim).
+
+It has a `weight` of shape (vocab, dim), which a tied head shares.
+"""
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
-from zoo.registry import register
+from zoo.registry import ZooError, register
 
 
 @register("embed", "plain")
@@ -14,5 +17,33 @@ class Embedding(nn.Embedding):
     def __init__(self, vocab: int, dim: int) -> None:
         super().__init__(vocab, dim)
 
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        if segments is not None:
+            raise ZooError("this embedding has no segments: choose embed=segments")
+        return super().forward(tokens)
+
     def flops(self, length: int) -> int:
         return 0  # a look-up
+
+
+@register("embed", "scaled")
+class Scaled(Embedding):
+    """The vectors times √dim, so that they match positions of unit size (Vaswani 2017; Gemma 2024)."""
+
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        x = super().forward(tokens, segments)
+        return x * x.new_tensor(self.embedding_dim**0.5)
+
+
+@register("embed", "segments")
+class Segments(Embedding):
+    """A vector for each token, and one for the segment it stands in (BERT, Devlin 2018); without segments, the first's."""
+
+    def __init__(self, vocab: int, dim: int, *, segments: int = 2) -> None:
+        super().__init__(vocab, dim)
+        if segments < 1:
+            raise ZooError(f"embed.segments must be at least 1, not {segments}")
+        self.segment = nn.Embedding(segments, dim)
+
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        return super().forward(tokens) + (self.segment.weight[0] if segments is None else self.segment(segments))

@@ -5,17 +5,12 @@ The projection that writes into the residual stream is named `out`: initialisati
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.context import Context
+from zoo.context import Context, unchanged
+from zoo.functions import Activation, gelu_tanh, relu2
 from zoo.registry import ZooError, register
-
-Activation = Callable[[Tensor], Tensor]
-gelu_tanh = partial(F.gelu, approximate="tanh")
 
 
 def width_of(hidden: int | None, default: int, multiple_of: int) -> int:
@@ -28,6 +23,7 @@ def width_of(hidden: int | None, default: int, multiple_of: int) -> int:
 @register("ffn", "relu", "relu(x·W₁)·W₂, hidden width 4·dim (Vaswani 2017)", act=F.relu)
 @register("ffn", "gelu", "gelu(x·W₁)·W₂ with the exact x·Φ(x) (Hendrycks & Gimpel 2016; BERT 2018)", act=F.gelu)
 @register("ffn", "gelu_tanh", "gelu by its tanh approximation (Hendrycks & Gimpel 2016; GPT-2 2019)", act=gelu_tanh)
+@register("ffn", "relu2", "relu(x·W₁)²·W₂ (Primer, So 2021)", act=relu2)
 @register("ffn", "silu", "silu(x·W₁)·W₂ with x·σ(x) (Elfwing 2017; Swish, Ramachandran 2017)", act=F.silu)
 class FeedForward(nn.Module):
     """act(x·W₁)·W₂, hidden width 4·dim unless given."""
@@ -46,6 +42,8 @@ class FeedForward(nn.Module):
 
 @register("ffn", "reglu", "(relu(x·W₁) ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Shazeer 2020)", act=F.relu)
 @register("ffn", "geglu", "(gelu(x·W₁) ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Shazeer 2020)", act=F.gelu)
+@register("ffn", "geglu_tanh", "geglu with gelu's tanh approximation (T5 v1.1 2020, Gemma 2024)", act=gelu_tanh)
+@register("ffn", "bilinear", "(x·W₁ ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Dauphin 2016, Shazeer 2020)", act=unchanged)
 @register("ffn", "swiglu", "(silu(x·W₁) ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Shazeer 2020; LLaMA 2023)", act=F.silu)
 class GatedFeedForward(nn.Module):
     """(act(x·W₁) ⊗ x·W₂)·W₃; the hidden width is ⅔ of the ungated one unless given, so that parameters match."""

@@ -19,18 +19,60 @@ class LayerNorm(nn.LayerNorm):
 
 @register("norm", "rms")
 class RMSNorm(nn.Module):
-    """Root-mean-square norm (Zhang & Sennrich 2019): x / sqrt(mean(x²) + eps) * gain; no centring."""
+    """Root-mean-square norm (Zhang & Sennrich 2019): x / sqrt(mean(x²) + eps) * gain; no centring.
 
-    def __init__(self, dim: int, *, eps: float = 1e-6) -> None:
+    With `zero_centered` the gain is 1 + weight, so that weight decay draws it to 1 (Gemma 2024).
+    """
+
+    def __init__(self, dim: int, *, eps: float = 1e-6, zero_centered: bool = False) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps, self.offset = eps, 1.0 if zero_centered else 0.0
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.ones_(self.weight)
+        nn.init.constant_(self.weight, 1 - self.offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        gain = self.weight + self.offset if self.offset else self.weight
+        return F.rms_norm(x, self.weight.shape, gain, self.eps)
+
+
+@register("norm", "scale")
+class ScaleNorm(nn.Module):
+    """x / max(|x|, eps) * g with one learned g for all entries, which starts at √dim (Nguyen & Salazar 2019)."""
+
+    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+        self.gain = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.gain, self.dim**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1, eps=self.eps) * self.gain
+
+
+@register("norm", "dyt")
+class DynamicTanh(nn.Module):
+    """tanh(alpha·x) * gain + bias, with no statistics of x: one learned alpha in their place (Zhu 2025)."""
+
+    def __init__(self, dim: int, *, alpha: float = 0.5) -> None:
+        super().__init__()
+        self.start = alpha
+        self.alpha = nn.Parameter(torch.empty(()))
+        self.weight, self.bias = nn.Parameter(torch.empty(dim)), nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.alpha, self.start)
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.alpha * x) * self.weight + self.bias
 
 
 @register("norm", "none")

@@ -1,4 +1,4 @@
-"""Position information. Wiring: dim, heads, the width of what attention rotates, and the length trained on.
+"""Position information. Wiring: dim, heads, the width of what attention rotates, the length trained on, whether it is causal.
 
 A position has three hooks, each with one caller (the stack): `embed` adds to the embeddings, `rotate` gives the function
 that turns queries and keys, `bias` is added to the scores. By default each does nothing.
@@ -6,6 +6,7 @@ that turns queries and keys, `bias` is added to the scores. By default each does
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.context import unchanged
-from zoo.registry import ZooError, register
+from zoo.registry import Component, ZooError, build, register
 
 
 @register("pos", "none")
@@ -22,7 +23,7 @@ class Position(nn.Module):
 
     limit: int | None = None  # the most tokens it can place, where there is a limit
 
-    def __init__(self, dim: int, heads: int, width: int, length: int) -> None:
+    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool) -> None:
         super().__init__()
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -34,22 +35,28 @@ class Position(nn.Module):
         return unchanged
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """What is added to the scores of the last Q of K tokens: (H, Q, K), or None."""
+        """What is added to the scores of the last Q of K tokens: (1, H, Q, K), or None."""
         return None
 
 
-def angles(positions: Tensor, width: int, base: float) -> Tensor:
-    """positions (B, Q) times base^(-2i/width): (B, Q, width/2), in float32 whatever the model is cast to."""
-    exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
-    return positions[..., None].float() * base**-exponents
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2i/width), i from 0: (width/2), in float32 whatever the model is cast to."""
+    return 1 / base ** (torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+
+
+def distance(queries: int, keys: int, device: torch.device) -> Tensor:
+    """How far each key is ahead of each query, of the last Q of K tokens: (Q, K)."""
+    key = torch.arange(keys, device=device)
+    return key - key[keys - queries :, None]
 
 
 @register("pos", "sinusoidal")
 class Sinusoidal(Position):
     """Sines and cosines added to the embeddings (Vaswani 2017): sin and cos of p / base^(2i/dim), interleaved."""
 
-    def __init__(self, dim: int, heads: int, width: int, length: int, *, base: float = 10_000.0) -> None:
-        super().__init__(dim, heads, width, length)
+    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *,
+                 base: float = 10_000.0) -> None:
+        super().__init__(dim, heads, width, length, causal)
         if dim % 2:
             raise ZooError(f"pos=sinusoidal needs an even arch.dim, not {dim}")
         if base <= 0:
@@ -57,22 +64,27 @@ class Sinusoidal(Position):
         self.base = base
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        turns = angles(positions, x.shape[-1], self.base)
+        turns = positions[..., None].float() * frequencies(x.shape[-1], self.base, x.device)
         return x + torch.stack([turns.sin(), turns.cos()], -1).flatten(-2).to(x.dtype)
 
 
 @register("pos", "learned")
 class Learned(Position):
-    """A learned vector for each position up to arch.length, added to the embeddings (Gehring 2017, GPT 2018)."""
+    """A learned vector for each position up to arch.length, added to the embeddings (Gehring 2017, GPT 2018).
 
-    def __init__(self, dim: int, heads: int, width: int, length: int) -> None:
-        super().__init__(dim, heads, width, length)
-        self.limit = length
-        self.weight = nn.Parameter(torch.empty(length, dim))
+    The table's first `offset` rows are never used (2 in RoBERTa and BART, whose padding once had them).
+    """
+
+    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *, offset: int = 0) -> None:
+        super().__init__(dim, heads, width, length, causal)
+        if offset < 0:
+            raise ZooError(f"pos.offset must be 0 or more, not {offset}")
+        self.limit, self.offset = length, offset
+        self.weight = nn.Parameter(torch.empty(offset + length, dim))
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         try:
-            return x + nn.functional.embedding(positions, self.weight)
+            return x + nn.functional.embedding(positions + self.offset if self.offset else positions, self.weight)
         except IndexError:
             raise ZooError(f"a position is beyond the {self.limit} that pos=learned knows (arch.length)") from None
 
@@ -85,12 +97,13 @@ class RoPE(Position):
     """Rotary position (Su 2021): pairs of a query's or key's entries turned by position / base^(2i/width).
 
     `pairing` says which entries are a pair: i and i + width/2 (half, as in LLaMA's transformers weights), or 2i and 2i + 1
-    (interleaved, as in the paper). `fraction` turns the first part of the width only (partial rotary, GPT-J 2021).
+    (interleaved, as in the paper). `fraction` turns the first part of the width only (partial rotary, GPT-J 2021). `scaling`
+    (linear, ntk, yarn, llama3: see zoo/components/scaling.py) stretches it beyond the length trained on.
     """
 
-    def __init__(self, dim: int, heads: int, width: int, length: int, *, base: float = 10_000.0,
-                 pairing: Literal["half", "interleaved"] = "half", fraction: float = 1.0) -> None:
-        super().__init__(dim, heads, width, length)
+    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *, base: float = 10_000.0,
+                 pairing: Literal["half", "interleaved"] = "half", fraction: float = 1.0, scaling: Component = None) -> None:
+        super().__init__(dim, heads, width, length, causal)
         if not 0 < fraction <= 1:
             raise ZooError(f"pos.fraction must be above 0 and at most 1, not {fraction}")
         if base <= 0:
@@ -99,10 +112,13 @@ class RoPE(Position):
         if self.width % 2 or not self.width:
             raise ZooError(f"pos=rope turns pairs, so the head width it turns must be even, not {self.width}"
                            " (arch.dim / arch.heads, or attn.head_dim, times pos.fraction)")
+        self.scaling = build("scaling", scaling, self.width, base) if scaling else unchanged
+        self.gain = getattr(self.scaling, "gain", 1.0)
 
     def rotate(self, positions: Tensor) -> Callable[[Tensor], Tensor]:
-        turns = angles(positions, self.width, self.base)[:, None]  # (B, 1, Q, width/2)
-        cos, sin = turns.cos(), turns.sin()
+        speeds = self.scaling(frequencies(self.width, self.base, positions.device))
+        turns = positions[:, None, :, None].float() * speeds  # (B, 1, Q, width/2)
+        cos, sin = turns.cos() * self.gain, turns.sin() * self.gain
         if self.pairing == "half":
             cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
         else:
@@ -119,3 +135,57 @@ class RoPE(Position):
         if self.pairing == "half":
             return x.roll(self.width // 2, -1)
         return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+@register("pos", "alibi")
+class ALiBi(Position):
+    """A penalty on each score that grows with the distance: -slope·|i - j|, a slope a head (Press 2021).
+
+    The slopes of a power of two heads are 2^(-8h/heads), h from 1; another number takes those of the power below, then every
+    second one of the power above.
+    """
+
+    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool) -> None:
+        super().__init__(dim, heads, width, length, causal)
+        power = 2 ** int(math.log2(heads))
+        self.slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+        self.slopes += [2 ** (-4 * h / power) for h in range(1, 2 * power, 2)][: heads - power]
+
+    def bias(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        slopes = torch.tensor(self.slopes, device=device)[None, :, None, None]
+        return -slopes * distance(queries, keys, device).abs()
+
+
+@register("pos", "t5")
+class T5Bias(Position):
+    """A learned number a head on each score, by the bucket of its distance (T5, Raffel 2019).
+
+    Half of the buckets hold one small distance each, the others grow logarithmically up to `farthest`, beyond which all
+    share the last; where a token sees both sides, each side has half of the buckets.
+    """
+
+    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *, buckets: int = 32,
+                 farthest: int = 128) -> None:
+        super().__init__(dim, heads, width, length, causal)
+        self.sides = 1 if causal else 2
+        if buckets < 2 * self.sides or buckets % (2 * self.sides) or farthest <= buckets // self.sides // 2:
+            raise ZooError(f"pos.buckets={buckets} must be a multiple of {2 * self.sides}, and pos.farthest={farthest} above"
+                           f" {buckets // self.sides // 2}")
+        self.buckets, self.farthest = buckets, farthest
+        self.weight = nn.Parameter(torch.empty(buckets, heads))
+
+    def bucket(self, ahead: Tensor) -> Tensor:
+        """The bucket of a distance, in tokens that the key is ahead of the query; of any shape."""
+        each = self.buckets // self.sides
+        far = -ahead.clamp(max=0) if self.sides == 1 else ahead.abs()
+        near = each // 2
+        growth = torch.log(far.clamp(min=1).float() / near) / math.log(self.farthest / near) * (each - near)
+        bucket = torch.where(far < near, far, (near + growth.long()).clamp(max=each - 1))
+        return bucket if self.sides == 1 else bucket + each * (ahead > 0)
+
+    def bias(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        buckets = self.bucket(distance(queries, keys, device))
+        return nn.functional.embedding(buckets, self.weight).permute(2, 0, 1)[None]
+
+    def flops(self, length: int) -> int:
+        return 0  # a look-up
