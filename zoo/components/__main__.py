@@ -34,7 +34,7 @@ def _options(entry: Entry) -> dict[str, Any]:
 
 def readme() -> str:
     """The menu as the README has it."""
-    rows = [f"| `{group}` | {', '.join(f'`{name}`' for name in names)} |" for group, names in menu().items()]
+    rows = [f"| `{group}` | {', '.join(f'`{name}`' for name in sorted(names))} |" for group, names in sorted(menu().items())]
     return "\n".join(["| group | choices |", "|---|---|", *rows])
 
 
