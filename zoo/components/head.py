@@ -19,15 +19,16 @@ from zoo.registry import Component, ZooError, build, register
 class LinearHead(nn.Module):
     """x·Eᵀ with the embedding's own weight (tied: Press & Wolf 2017), or with a matrix of its own.
 
-    `scale` multiplies x before (T5 ties with 1/√dim); `softcap` bounds the logits by cap·tanh(logits/cap) (Gemma 2 2024).
+    `scaled` divides x by √dim before, as T5 ties; `softcap` bounds the logits by cap·tanh(logits/cap) (Gemma 2 2024).
     """
 
-    def __init__(self, dim: int, vocab: int, *, tied: bool = True, bias: bool = False, scale: float | None = None,
+    def __init__(self, dim: int, vocab: int, *, tied: bool = True, bias: bool = False, scaled: bool = False,
                  softcap: float | None = None) -> None:
         super().__init__()
         if softcap is not None and softcap <= 0:
             raise ZooError(f"head.softcap must be above 0, not {softcap}")
-        self.width, self.cost, self.scale, self.softcap = vocab, 2 * dim * vocab, scale, softcap
+        self.width, self.cost, self.softcap = vocab, 2 * dim * vocab, softcap
+        self.scale = dim**-0.5 if scaled else None
         self.weight = None if tied else nn.Parameter(torch.empty(vocab, dim))
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
 
