@@ -106,7 +106,7 @@ class MultiHead(nn.Module):
             raise ZooError("attn.backend=sdpa cannot cap its scores: with attn.softcap choose attn.backend=eager or flex")
         if dropout and backend == "flex":
             raise ZooError("attn.backend=flex has no dropout: choose attn.dropout=0, or attn.backend=sdpa or eager")
-        self.heads, self.width, self.value_width = heads, width, value_width
+        self.heads, self.kv_heads, self.width, self.value_width = heads, kv_heads, width, value_width
         self.scale = width**-0.5 if scale is None else scale
         self.dropout, self.softcap, self.scores = dropout, softcap, BACKENDS[backend]
         self.sinks = nn.Parameter(torch.empty(heads)) if sinks else None

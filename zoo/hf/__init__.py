@@ -1,0 +1,242 @@
+"""Weights in and out of transformers: the same logits, or a refusal that says what has no counterpart.
+
+    model = zoo.hf.from_hf("path/or/name")     # or a transformers model
+    theirs = zoo.hf.to_hf(model)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo import config as configuration
+from zoo import models, registry
+from zoo.attention import MultiHead
+from zoo.hf.tables import FAMILIES, Family
+from zoo.registry import ZooError, did_you_mean
+
+UNSEEN = ("training", "checkpointing", "cost")  # no part of what is computed
+MODEL = ("arch", "embed", "head", *models.LAYERED)
+
+
+def from_hf(source: Any) -> Any:
+    """A zoo model with the weights of a transformers model, or of a folder or name that transformers loads (safetensors only).
+
+    Raises ZooError for a model class, an option or a weight that the zoo has no counterpart of.
+    """
+    theirs: Any = source if isinstance(source, nn.Module) else _loaded(source)
+    family = _family_of(theirs)
+    _check_fixed(family, theirs.config)
+    config = _read(family, theirs)
+    weights, dtype = _own(theirs), next(theirs.parameters()).dtype
+    with torch.device("meta"):
+        model = registry.build("arch", config["arch"], config)
+    model = model.to(dtype).to_empty(device="cpu").eval()
+    model.config = config
+    for ours, names in _rows(family.weights, model):
+        if missing := [name for name in names if name.rstrip("ᵀ") not in weights]:
+            raise ZooError(f"{theirs.config.model_type}: the weights lack {missing[0]}, the zoo's {ours[0][0]}")
+        given = torch.cat([_as_rows(weights.pop(name.rstrip("ᵀ")), name.endswith("ᵀ")) for name in names])
+        wanted = [_as_rows(tensor) for _, tensor in ours]  # views, so that what is written there is in the model
+        if given.shape != (sum(len(tensor) for tensor in wanted), *wanted[0].shape[1:]):
+            raise ZooError(f"{names[0]} is {tuple(given.shape)}, and the zoo's {ours[0][0]} needs other shapes")
+        for tensor, rows in zip(wanted, given.split([len(tensor) for tensor in wanted]), strict=True):
+            tensor.copy_(rows)
+    for name in family.buffers:
+        if weights.pop(name, torch.zeros(())).any():
+            raise ZooError(f"{name} is not zero, and the zoo has nothing like it")
+    if weights:
+        raise ZooError(f"{theirs.config.model_type}: the zoo has no counterpart of {', '.join(sorted(weights)[:3])}")
+    return model
+
+
+def to_hf(model: Any) -> Any:
+    """The transformers model that computes what this zoo model does, with its weights, in eval mode.
+
+    Raises ZooError where there is none, naming what stands in the way for the closest one.
+    """
+    _, family, theirs = _counterpart(model)
+    shapes = {name: tensor.shape for name, tensor in theirs.state_dict().items()}
+    weights = {}
+    for ours, names in _rows(family.weights, model):
+        whole = torch.cat([_as_rows(tensor) for _, tensor in ours])
+        likes = [_as_rows(torch.empty(shapes[name.rstrip("ᵀ")], device="meta"), name.endswith("ᵀ")) for name in names]
+        for name, rows in zip(names, whole.split([len(like) for like in likes]), strict=True):
+            plain = name.rstrip("ᵀ")
+            weights[plain] = (rows.T if plain != name and len(shapes[plain]) > 1 else rows).reshape(shapes[plain]).clone()
+    theirs = type(theirs)(theirs.config).to(next(model.parameters()).dtype)
+    if "head.weight" in dict(model.named_parameters()):
+        _untie(theirs)
+    result = theirs.load_state_dict(weights, strict=False)
+    once = _own(theirs)  # without the other names of a tied weight
+    if lost := [key for key in result.missing_keys if key in once and key not in family.buffers] + result.unexpected_keys:
+        raise ZooError(f"{type(theirs).__name__}: the zoo has no weight that is {', '.join(lost[:3])}")
+    return theirs.eval()
+
+
+def _loaded(path: Any) -> nn.Module:
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        (name,) = config.architectures
+        return getattr(transformers, name).from_pretrained(path, use_safetensors=True, trust_remote_code=False)
+    except (OSError, ValueError, AttributeError) as error:
+        raise ZooError(f"{path}: transformers cannot load it: {registry.first_line(error)}") from error
+
+
+def _family_of(theirs: Any) -> Family:
+    name = type(theirs).__name__
+    for key in (name, f"{name} gated"):
+        family = FAMILIES.get(key)
+        if family and all(getattr(theirs.config, word, value) == value for word, value in list(family.fixed.items())[:1]):
+            return family
+    if name in FAMILIES:
+        _check_fixed(FAMILIES[name], theirs.config)
+    raise ZooError(f"{name} has no counterpart in the zoo{did_you_mean(name, [key for key in FAMILIES if ' ' not in key])}")
+
+
+def _check_fixed(family: Family, config: Any) -> None:
+    for word, value in family.fixed.items():
+        given = getattr(config, word, value)
+        if given != value:
+            raise ZooError(f"{config.model_type} with {word}={given!r} has no counterpart in the zoo, only with {value!r}")
+
+
+def _read(family: Family, theirs: Any) -> dict[str, Any]:
+    """The zoo's configuration of a transformers model."""
+    words: dict[str, Any] = {key: getattr(theirs.config, name) for key, name in family.numbers.items()
+                             if hasattr(theirs.config, name)}
+    for field in family.fields:
+        words |= field.read(theirs, words)
+    config = configuration.compose([f"model={family.model.split()[0]}", *family.model.split()[1:]])
+    for word, value in words.items():
+        *path, last = word.split(".")
+        node = config
+        for key in path:
+            if isinstance(node[key], str):
+                node[key] = {"name": node[key]}
+            node = node[key]
+        node[last] = value
+    for group in MODEL:
+        config[group] = registry.resolve(group, config[group])
+    return config
+
+
+def _counterpart(model: Any) -> tuple[str, Family, Any]:
+    """The class of transformers whose configuration, read back, makes the same model."""
+    import transformers
+
+    words, anatomy = _words(model), _anatomy(model)
+    stands: dict[str, list[str]] = {}  # what stands in the way, by class
+    for name, family in FAMILIES.items():
+        try:
+            values = {attribute: words[word] for word, attribute in family.numbers.items() if word in words}
+            for field in family.fields:
+                values |= field.write(words, model)
+            with torch.device("meta"):
+                config = getattr(transformers, family.config)(**{**family.fixed, **values})
+                for token in ("pad", "bos", "eos", "cls", "sep"):  # their defaults are of the vocabulary they were made for
+                    if (getattr(config, f"{token}_token_id", None) or 0) >= words["arch.vocab"]:
+                        setattr(config, f"{token}_token_id", None)
+                theirs = getattr(transformers, name.split()[0])(config)
+                if "head.weight" in dict(model.named_parameters()):
+                    _untie(theirs)
+                read = _read(family, theirs)
+                other = _anatomy(registry.build("arch", read["arch"], read))
+        except Exception:  # noqa: BLE001, S112 - transformers' classes refuse each in its own way what they are not made for
+            continue
+        stands[name] = [key for key in sorted({*anatomy, *other}) if anatomy.get(key) != other.get(key)]
+        if not stands[name]:
+            return name, family, theirs
+    if not stands:
+        raise ZooError("transformers has no model of these parts")
+    closest = min(stands, key=lambda name: len(stands[name]))
+    raise ZooError(f"transformers has no model like this one: the closest, {closest}, differs in"
+                   f" {', '.join(stands[closest][:4])}")
+
+
+def _untie(theirs: Any) -> None:
+    theirs.lm_head.weight = nn.Parameter(torch.empty_like(theirs.lm_head.weight))
+
+
+def _words(model: Any) -> dict[str, Any]:
+    """The configuration's words, dotted, with what the parts made of those that were left open."""
+    flat: dict[str, Any] = {}
+
+    def put(prefix: str, node: Mapping[str, Any]) -> None:
+        for key, value in node.items():
+            flat[f"{prefix}{key}"] = value
+            if isinstance(value, Mapping):
+                put(f"{prefix}{key}.", value)
+
+    put("", {group: registry.resolve(group, model.config[group]) for group in MODEL})
+    sublayers = [module for module in model.stacks[0].blocks[-1].modules() if hasattr(module, "out")]
+    attention = next(module for module in sublayers if isinstance(module, MultiHead))
+    feed = sublayers[-1]
+    flat |= {"attn.head_dim": attention.width, "attn.scale": attention.scale, "ffn.hidden": feed.out.in_features,
+             "attn.kv_heads": getattr(attention, "kv_heads", attention.heads)}
+    if flat.get("arch.decoder_layers", 1) is None:
+        flat["arch.decoder_layers"] = flat["arch.layers"]
+    return flat
+
+
+def _anatomy(model: nn.Module) -> dict[str, Any]:
+    """All that decides what a model computes, but for the weights: its modules' kinds and constants, the weights' shapes."""
+    found: dict[str, Any] = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for path, module in model.named_modules():
+        found[path] = type(module).__name__
+        for key, value in vars(module).items():
+            if isinstance(value, int | float | str | tuple | None) and key not in UNSEEN and not key.startswith("_"):
+                found[f"{path}.{key}"] = value
+            elif key == "act":
+                found[f"{path}.{key}"] = repr(value)
+            elif key == "scaling":
+                found[f"{path}.{key}"] = (type(value).__name__, *getattr(value, "__dict__", {}).items())
+    return found
+
+
+def _own(theirs: nn.Module) -> dict[str, Tensor]:
+    """The weights and saved buffers, each once, however many names share it."""
+    seen: dict[int, str] = {}
+    for name, tensor in theirs.state_dict(keep_vars=True).items():
+        seen.setdefault(id(tensor), name)
+    kept = set(seen.values())
+    return {name: tensor.detach() for name, tensor in theirs.state_dict().items() if name in kept}
+
+
+def _rows(table: str, model: nn.Module) -> Iterator[tuple[list[tuple[str, Tensor]], list[str]]]:
+    """For each weight of the model, together with those that share transformers' one, the names that transformers has."""
+    left = {name: tensor.detach() for name, tensor in model.state_dict(keep_vars=True).items()}
+    for line in filter(None, map(str.strip, table.splitlines())):
+        ours, theirs = line.split()
+        pattern = re.escape(ours).replace(r"\*", r"(?P<layer>\d+)").replace("@", "(?P<kind>weight|bias)").replace(r"\#", r"\d+")
+        pattern = re.sub(r"\\{(.*?)\\}", lambda words: f"({words[1].replace(',', '|')})", pattern)
+        groups: dict[tuple[str, str], list[tuple[str, Tensor]]] = {}
+        for name in left:
+            if match := re.fullmatch(pattern, name):
+                found = match.groupdict()
+                groups.setdefault((found.get("layer", ""), found.get("kind", "")), []).append((name, left[name]))
+        for (layer, kind), members in groups.items():
+            for name, _ in members:
+                del left[name]
+            yield members, _names(theirs.replace("*", layer).replace("@", kind))
+    if left:
+        raise ZooError(f"transformers has no counterpart of {', '.join(list(left)[:3])}")
+
+
+def _names(template: str) -> list[str]:
+    """`a.{b,c}.d` -> a.b.d, a.c.d."""
+    choice = re.search(r"{(.*?)}", template)
+    return [template.replace(choice[0], word) for word in choice[1].split(",")] if choice else [template]
+
+
+def _as_rows(tensor: Tensor, transposed: bool = False) -> Tensor:
+    """(..., columns) -> (rows, columns), and a vector as one column."""
+    if tensor.ndim < 2:
+        return tensor.reshape(-1, 1)
+    return tensor.T if transposed else tensor.flatten(0, -2)
