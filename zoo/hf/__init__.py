@@ -148,7 +148,7 @@ def _counterpart(model: Any) -> tuple[str, Family, Any]:
                     _untie(theirs)
                 read = _read(family, theirs)
                 other = _anatomy(registry.build("arch", read["arch"], read))
-        except Exception:  # noqa: BLE001, S112 - transformers' classes refuse each in its own way what they are not made for
+        except Exception:
             continue
         stands[name] = [key for key in sorted({*anatomy, *other}) if anatomy.get(key) != other.get(key)]
         if not stands[name]:
