@@ -168,7 +168,7 @@ def _changed(config: Config, folder: Path) -> list[str]:
     stored: Any = None
     with contextlib.suppress(YAMLError, OmegaConfBaseException, ValueError, OSError):
         stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    if not isinstance(stored, dict):
+    if not stored or not isinstance(stored, dict):
         raise ZooError(f"{folder / 'config.yaml'} is damaged: delete {folder}, or choose another hydra.run.dir")
     keys = configuration.different(config, {str(key): value for key, value in stored.items()})
     return [key for key in keys if not key.startswith(FREE)]
@@ -176,7 +176,7 @@ def _changed(config: Config, folder: Path) -> list[str]:
 
 def _unfinished(config: Config, runs: Path) -> Path | None:
     """The newest run of this very configuration that has not finished."""
-    for place in sorted(runs.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime, reverse=True):
+    for place in sorted(runs.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
             if not _already_finished(config, place.parent) and not _changed(config, place.parent):
                 return place.parent

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from ablations import run as ablate
 from tests.end_to_end.conftest import summary
 from tests.end_to_end.test_run import Train, equal, losses, weights, when
-from zoo import cost, generate, train
+from zoo import config, cost, generate, train
 from zoo.components import __main__ as components
+from zoo.registry import ZooError
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Refused = Callable[..., str]
@@ -139,6 +141,21 @@ def test_a_folder_is_not_written_over(command: Command) -> None:
     assert finished.returncode == 0, finished.stderr
     assert "Validation" in finished.stdout
     assert Path("here/summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00\x80", b"- a\n- list\n", b"seed: [1, 2"])
+def test_a_damaged_run_is_passed_over_and_refused_by_name(words: list[str], tmp_path: Path, content: bytes,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    composed, runs = config.compose([*words, "resume=auto"]), tmp_path / "runs"
+    for number in range(2):
+        (runs / str(number)).mkdir(parents=True)
+        (runs / str(number) / "config.yaml").write_text(OmegaConf.to_yaml(composed), encoding="utf-8")
+    (runs / "1" / "config.yaml").write_bytes(content)
+    os.utime(runs / "0" / "config.yaml", (0, 0))
+    assert train._unfinished(composed, runs) == runs / "0"
+    assert "1/config.yaml is damaged" in capsys.readouterr().out
+    with pytest.raises(ZooError, match=r"1/config.yaml is damaged: delete .*, or choose another hydra.run.dir"):
+        train._check_folder(composed, runs / "1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
