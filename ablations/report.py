@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from zoo.registry import plainly
 from zoo.storage import read_json
 
 
@@ -19,27 +22,27 @@ def arms(folder: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path in sorted(folder.glob("*/summary.json")):
         run = read_json(path)
-        words = [word for word in run.get("overrides", []) if not word.startswith(("seed=", "hydra."))]
+        words = [str(word) for word in run.get("overrides") or [] if not word.startswith(("seed=", "hydra."))]
         found[" ".join(words) or "default"].append(run)
     return found
 
 
 def show(folder: Path) -> None:
     """Print a row an arm: runs by how they ended, and the mean and spread of the validation loss of the finished ones."""
-    table = Table(title=f"Arms of {folder}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=Text(f"Arms of {folder}"), title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("arm", "runs", "val/loss", "± sd", "bits per byte", "parameters"):
         table.add_column(column, justify="left" if column in ("arm", "runs") else "right")
     runs = arms(folder)
     for arm, members in runs.items():
-        ended = Counter(run.get("status", "unreadable") for run in members)
-        finished = [run["metrics"] for run in members if run.get("status") == "finished"]
-        losses = [metrics["val/loss"] for metrics in finished]
+        ended = Counter(str(run.get("status", "unreadable")) for run in members)
+        finished = [run.get("metrics") or {} for run in members if run.get("status") == "finished"]
+        losses, bits = (_numbers(metrics.get(name) for metrics in finished) for name in ("val/loss", "val/bits_per_byte"))
         table.add_row(
-            arm,
+            Text(arm),
             ", ".join(f"{number} {status}" for status, number in ended.items()),
             f"{statistics.mean(losses):.4f}" if losses else "–",
             f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else "–",
-            f"{statistics.mean(metrics['val/bits_per_byte'] for metrics in finished):.4f}" if finished else "–",
+            f"{statistics.mean(bits):.4f}" if bits else "–",
             f"{members[0]['parameters']:,}" if members[0].get("parameters") else "–",
         )
     Console().print(table)
@@ -47,6 +50,11 @@ def show(folder: Path) -> None:
         print("Fewer than 5 seeds an arm: exploratory. Differences of this size may be chance, and no winner is named.")
 
 
+def _numbers(values: Iterable[Any]) -> list[float]:
+    return [value for value in values if isinstance(value, int | float)]
+
+
+@plainly()
 def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
         sys.exit(f"usage: python -m ablations.report DIR\n\n{__doc__}")

@@ -22,7 +22,26 @@ from zoo.registry import ZooError
         ("norm.epss=1", "norm has no option 'epss': did you mean 'eps'"),
         ("norm.eps=abc", "norm.eps: .*'abc'"),
         ("norm=rms norm.bias=true", "norm has no option 'bias'"),
-        ("norm=layer,rsm", "no such norm: did you mean 'rms'"),
+        ("norm.eps=nan", "norm.eps=nan must be a finite number"),
+        ("attn.scale=nan", "attn.scale=nan must be a finite number"),
+        ("pos=rope pos.base=inf", "pos.base=inf must be a finite number"),
+        ("optim.weight_decay=nan", "optim.weight_decay=nan must be a finite number"),
+        ("data.val_fraction=nan", "data.val_fraction=nan must be a finite number"),
+        ("trainer.clip=inf", "trainer.clip must be above 0"),
+        ("trainer.clip=nan", "trainer.clip must be above 0"),
+        ("arch=null", "arch=null: no such arch"),
+        ("loader=null", "loader=null: no such loader"),
+        ("model=null", "model=null: no such model"),
+        ("~seed", "a run needs a seed"),
+        ("~arch.dim", "~arch.dim: an option cannot be taken away, only changed: write arch.dim="),
+        ("+foo=3", "nothing reads 'foo'"),
+        ("+trainer.x=3", "trainer has no option 'x'"),
+        ("+logger.x=3", "logger has no option 'x'"),
+        ("logger.mode=foo", "logger.mode must be auto, online, offline or disabled, not 'foo'"),
+        ("hydra.run.dir=", "hydra.run.dir= names no folder"),
+        ("hydra.sweep.dir=", "hydra.sweep.dir= names no folder"),
+        ("norm@x=rms", "Could not override 'norm@x'"),
+        ("norm=layer,rms", "names several, of which a run takes one: -m"),
         ("arch.dmi=3", "arch has no option 'dmi': did you mean 'dim'"),
         ("arch.dim=3.5", "arch.dim: .*3.5"),
         ("arch.dim=null", "arch.dim"),
@@ -41,6 +60,7 @@ from zoo.registry import ZooError
         ("norm", "norm"),
         ("norm=", "norm"),
         ("norm=[rms", "rms"),
+        ("data.path=Bücher", r"""cannot read 'data.path=Bücher': quote the value, as in data.path='"Bücher"'$"""),
         ("+norm._target_=os.system", "_target_"),
         ("+norm.epss=1", "epss"),
         ("norm.eps=${oc.env:HOME}", "norm.eps"),
@@ -54,6 +74,14 @@ def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, said: str) -> N
     assert "Traceback" not in str(refused.value)
 
 
+def test_an_empty_word_is_met_too_and_no_choice_is_listed_twice() -> None:
+    with pytest.raises(ZooError, match=r"cannot read '': write group=choice"):
+        config.compose([""])
+    with pytest.raises(ZooError) as refused:
+        config.compose(["nrom=rms"])
+    assert str(refused.value).count("loader") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -61,6 +89,10 @@ def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, said: str) -> N
         ("pos=rope arch.dim=20", "pos=rope turns pairs.*must be even, not 5"),
         ("attn.qk_norm=rsm", "unknown norm 'rsm': did you mean 'rms'"),
         ("attn.qk_norm={name:rms,epss:1}", "norm=rms has no option 'epss'"),
+        ("attn.qk_norm={name:rms,eps:nan}", "norm.eps=nan must be a finite number"),
+        ("arch.pattern=[{norm:{eps:nan}}]", "norm.eps=nan must be a finite number"),
+        ("norm.eps=-1", "norm.eps must be 0 or more"),
+        ("norm=rms norm.eps=-1", "norm.eps must be 0 or more"),
         ("attn.qk_norm={_target_:os.system}", "norm"),
         ("arch.pattern=[{norm:{_target_:os.system}}]", "norm=layer has no option '_target_'"),
         ("arch.pattern=[{norm:rsm}]", "unknown norm 'rsm'"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import Case, Choice, attentions, cases, make, option, said, tokens, words_of
@@ -133,6 +135,13 @@ def test_activations_are_those_that_autograd_keeps(backend: str) -> None:
 @pytest.mark.parametrize(("number", "shown"), [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (3 * 2**40, "3 TiB")])
 def test_bytes_in_the_unit_a_person_would_choose(number: int, shown: str) -> None:
     assert cost.size(number) == shown
+
+
+def test_a_title_is_shown_as_it_was_typed() -> None:
+    told = cost.of(config.compose([])) | {"training_memory_bytes": 1}
+    console = Console(file=io.StringIO(), width=200)
+    console.print(cost.table(told, "data.path=/tmp/[/red]"))
+    assert "data.path=/tmp/[/red]" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_large_model_costs_no_memory() -> None:

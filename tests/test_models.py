@@ -27,7 +27,7 @@ from tests.conftest import (
     tokens,
     words_of,
 )
-from zoo import config, models, registry
+from zoo import config, decoding, models, registry
 from zoo.components.pos import Position
 from zoo.context import Cache
 from zoo.models import Decoder
@@ -221,6 +221,30 @@ def test_the_position_of_any_layer_has_an_effect_or_is_refused(pos: Choice) -> N
         return
     lost = torch.equal(one(tokens()), make(pos={"name": "none"})(tokens()))
     assert lost == (pos["name"] == "none")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "said"),
+    [
+        (4, {"new": 9}, "ask for at most 8$"),
+        (14, {"new": 9}, "shorten the prompt to 3 tokens$"),
+        (14, {"new": 90}, "shorten the prompt to 1 tokens$"),
+        (4, {"new": 1, "temperature": float("nan")}, "finite temperature"),
+        (4, {"new": 1, "temperature": float("inf")}, "finite temperature"),
+        (4, {"new": 1, "seed": 2**64}, "seed < 2"),
+    ],
+)
+def test_generation_says_what_can_be_asked_for(prompt: int, asked: dict[str, Any], said: str) -> None:
+    model = make(pos="learned", arch={"length": 12})
+    with pytest.raises(ZooError, match=said):
+        decoding.generate(model, tokens(1, prompt), **asked)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-300])
+def test_a_tiny_temperature_is_none(temperature: float) -> None:
+    model = make()
+    coldest = decoding.generate(model, tokens(2, 4), 6, temperature=0)
+    assert torch.equal(decoding.generate(model, tokens(2, 4), 6, temperature=temperature, top_k=3), coldest)
 
 
 def test_a_pattern_repeats_over_the_depth() -> None:

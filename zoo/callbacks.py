@@ -184,8 +184,11 @@ class MetricsFile(Logger):
         self.path = path
         self.rows: dict[int, dict[str, Any]] = {}
         if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in csv.DictReader(file)}
+            try:
+                with path.open(newline="", encoding="utf-8") as file:
+                    rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in csv.DictReader(file)}
+            except (KeyError, TypeError, ValueError, csv.Error) as error:
+                raise ZooError(f"{path} is damaged: rename it to go on without the rows before") from error
             self.rows = {step: row for step, row in rows.items() if step <= resume_step}
         self.columns = list(dict.fromkeys(["step", *(key for row in self.rows.values() for key in row)]))
         self._rewrite()

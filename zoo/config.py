@@ -41,7 +41,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         _check_words(overrides)
         try:
             return finished(hydra_compose("config", list(overrides)))
-        except HydraException as error:
+        except (HydraException, ValueError) as error:
             raise ZooError(_in_plain_words(error)) from error
 
 
@@ -52,9 +52,13 @@ def finished(composed: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise ZooError(_in_plain_words(error)) from error
     config = {str(key): value for key, value in config.items()}
+    known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume"]
+    for key in dict.fromkeys([*known, *config]):
+        if key not in config:
+            raise ZooError(f"a run needs a {key}: give {key}=...")
+        if key not in known:
+            raise ZooError(f"nothing reads {key!r}{did_you_mean(key, known)}")
     for group in _chosen():
-        if group not in config:
-            raise ZooError(f"a run needs a {group}{did_you_mean('', registry.entries(group))}")
         config[group] = registry.resolve(group, config[group])
     if config["arch"]["vocab"] is None:
         config["arch"]["vocab"] = registry.build("tokenizer", config["tokenizer"]).vocab
@@ -93,9 +97,9 @@ def _chosen() -> list[str]:
 
 
 def menu() -> dict[str, list[str]]:
-    """What a command line chooses from: the components of a group, and files of conf/."""
+    """The choices of every group: components, schemas, and files of conf/."""
     discover()
-    components = {group: list(registry.entries(group)) for group in _chosen()}
+    components = {group: list(registry.entries(group)) for group in _chosen()} | {"loader": ["default"]}
     places = sorted(place for place in CONF.iterdir() if place.is_dir())
     return components | {place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in places}
 
@@ -118,34 +122,40 @@ def _parsed(words: Sequence[str]) -> list[Override]:
         try:
             parsed.append(parser.parse_override(word))
         except HydraException as error:
-            reason = first_line(error.__cause__ or error)
-            hint = "write group=choice or group.option=value, with quotes around unusual characters: data.path='\"Bücher\"'"
-            raise ZooError(f"cannot read {word!r} ({reason}): {hint}") from error
+            key, equals, value = word.partition("=")
+            hint = f"quote the value, as in {key}='\"{value}\"'" if equals else "write group=choice or group.option=value"
+            raise ZooError(f"cannot read {word!r}: {hint}") from error
     return parsed
 
 
 def _check_words(words: Sequence[str]) -> None:
     """Say which word is unknown, and what it was probably meant to be, better than composing can."""
     known = menu()
-    keys = ["loader", *known, *(str(key) for key in OmegaConf.load(CONF / "config.yaml") if key not in ("defaults", "hydra"))]
+    keys = [*known, "seed", "resume"]
     extended = any(word.startswith(("hydra.searchpath", "+hydra.searchpath")) for word in words)
     for word in _parsed(words):
-        head = word.key_or_group.split(".")[0].split("@")[0]
+        key, head = word.key_or_group, word.key_or_group.split(".")[0].split("@")[0]
+        if word.is_sweep_override():
+            raise ZooError(f"{word.input_line} names several, of which a run takes one: -m makes zoo.train run each")
+        if key in ("hydra.run.dir", "hydra.sweep.dir") and not word.value():
+            raise ZooError(f"{word.input_line} names no folder: write {key}=FOLDER")
         if word.is_add() or head.split("/")[0] == "hydra":
             continue
         if head not in keys and head.split("/")[0] not in keys:
             raise ZooError(f"unknown word {head!r} in {word.input_line!r}{did_you_mean(head, keys)}")
-        if head in known and word.key_or_group == head and not extended:
+        if word.is_delete() and "." in key:
+            raise ZooError(f"{word.input_line}: an option cannot be taken away, only changed: write {key}=...")
+        if head in known and key == head and not extended:
             for choice in _choices(word):
                 if choice not in known[head]:
                     raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}")
 
 
 def _choices(word: Override) -> list[str]:
-    value = word.value()
     if word.value_type in (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP):
         return [str(choice) for choice in word.sweep_string_iterator()]
-    return [] if value is None else [str(value)]
+    value = word.value()
+    return [] if word.is_delete() else ["null" if value is None else str(value)]
 
 
 def _in_plain_words(error: BaseException) -> str:
@@ -160,4 +170,4 @@ def _in_plain_words(error: BaseException) -> str:
             options = [str(option) for option in node if option != "name"]
             return f"{'.'.join(path) or 'the configuration'} has no option {key!r}{did_you_mean(key, options)}"
         return f"{cause.full_key}: {first_line(cause)}"
-    return str(error).strip()
+    return " ".join(str(error).split())

@@ -8,11 +8,11 @@ its matrices; otherwise every matrix it owns is a product with each token.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.registry import ZooError, build
+from zoo.registry import ZooError, build, plainly
 
 BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
 BYTES = {"32-true": 4, "bf16-true": 2, "16-true": 2, "bf16-mixed": 2, "16-mixed": 2}
@@ -101,8 +101,9 @@ def training_memory(config: Mapping[str, Any]) -> int:
 def table(cost: Mapping[str, Any], title: str) -> Any:
     """The cost as a table for people."""
     from rich.table import Table
+    from rich.text import Text
 
-    shown = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+    shown = Table(title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2))
     shown.add_row("parameters", f"{cost['parameters']:,}")
     for part, number in cost["parameters_by_part"].items():
         shown.add_row(f"  {part}", f"{number:,}", f"{number / cost['parameters']:.1%}")
@@ -124,26 +125,27 @@ def size(number: float) -> str:
     return f"{number:,.4g} TiB"
 
 
+@plainly()
 def main() -> None:
     from zoo import config
 
-    words = [word for word in sys.argv[1:] if word != "--json"]
-    if {"-h", "--help"} & set(words):
-        print("usage: python -m zoo.cost [--json] [WORD=VALUE ...]   the same words as zoo.train, as in model=gpt2 norm=rms")
-        return
-    try:
-        chosen = config.compose(words)
-        cost = of(chosen) | {"training_memory_bytes": training_memory(chosen)}
-    except ZooError as error:
-        sys.exit(f"error: {error}")
-    if "--json" in sys.argv:
+    parser = argparse.ArgumentParser(prog="python -m zoo.cost", description="What a model costs, without building it.")
+    parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: model=gpt2 norm=rms")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    asked = parser.parse_intermixed_args()
+    for word in asked.words:
+        if word.startswith("hydra.") and not word.startswith("hydra.searchpath"):
+            raise ZooError(f"{word} is about a run, and a cost has none: leave it out")
+    chosen = config.compose(asked.words)
+    cost = of(chosen) | {"training_memory_bytes": training_memory(chosen)}
+    if asked.json:
         import json
 
         print(json.dumps(cost, indent=2))
     else:
         import rich
 
-        rich.print(table(cost, " ".join(words) or "model=gpt"))
+        rich.print(table(cost, " ".join(asked.words) or "model=gpt"))
 
 
 if __name__ == "__main__":

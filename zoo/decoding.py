@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -20,12 +21,14 @@ def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, 
     is a token (pad on the left). After its `end`, a row holds `end`. Raises ZooError where prompt and continuation are
     longer than the model can place.
     """
-    if temperature < 0 or (top_k is not None and top_k < 1) or new < 0:
-        raise ZooError("generation needs temperature >= 0, top_k >= 1 (or null) and tokens >= 0")
+    if not 0 <= temperature < math.inf or (top_k is not None and top_k < 1) or new < 0 or not 0 <= seed < 2**63:
+        raise ZooError("generation needs a finite temperature >= 0, top_k >= 1 (or null), tokens >= 0 and 0 <= seed < 2^63")
     total, limit = tokens.shape[1] + new, model.limit
     if limit is not None and total > limit:
+        room = limit - tokens.shape[1]
+        advice = f"ask for at most {room}" if room > 0 else f"shorten the prompt to {max(1, limit - new)} tokens"
         raise ZooError(f"{tokens.shape[1]} tokens of prompt and {new} new ones are more than the {limit} that this model's"
-                       f" position knows; ask for at most {max(0, limit - tokens.shape[1])}")
+                       f" position knows; {advice}")
     training = model.training
     model.eval()
     draw = torch.Generator(tokens.device).manual_seed(seed)
@@ -49,7 +52,8 @@ def _choose(logits: Tensor, temperature: float, top_k: int | None, draw: torch.G
         return logits.argmax(-1, keepdim=True)
     if top_k is not None and top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=draw)
+    below = logits - logits.amax(-1, keepdim=True)  # else a tiny temperature makes infinities, and 0 in float32 divides
+    return torch.multinomial((below / max(temperature, 1e-30)).softmax(-1), 1, generator=draw)
 
 
 def continue_text(model: Any, tokenizer: Any, prompt: str, new: int, temperature: float, top_k: int | None,

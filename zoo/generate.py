@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zoo.registry import ZooError, did_you_mean, first_line
+from zoo.registry import ZooError, did_you_mean, first_line, plainly
 
 
 @dataclass
@@ -23,40 +23,41 @@ class Request:
     seed: int = 0
 
 
+@plainly()
 def main() -> None:
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
         shown = " ".join(f"{word.name}={'PATH' if word.default == MISSING else word.default}" for word in fields(Request))
         print(f"usage: python -m zoo.generate {shown}\n\n{__doc__}")
         return
-    try:
-        request = parse(words)
-        from zoo import decoding, storage
+    request = parse(words)
+    from zoo import decoding, storage
 
-        model, tokenizer, _ = storage.load_model(request.ckpt)
-        print(request.prompt + decoding.continue_text(
-            model, tokenizer, request.prompt, request.tokens, request.temperature, request.top_k, request.seed,
-        ))
-    except ZooError as error:
-        sys.exit(f"error: {error}")
+    model, tokenizer, _ = storage.load_model(request.ckpt)
+    print(request.prompt + decoding.continue_text(
+        model, tokenizer, request.prompt, request.tokens, request.temperature, request.top_k, request.seed,
+    ))
 
 
 def parse(words: list[str]) -> Request:
     """WORD=VALUE arguments as a request; a prompt is taken as it stands.
 
-    Raises ZooError for an unknown word or a wrong type.
+    Raises ZooError for an unknown or repeated word and for a wrong type.
     """
-    known = [option.name for option in fields(Request)]
+    known, given = [option.name for option in fields(Request)], set()
     request = OmegaConf.structured(Request)
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in known:
             raise ZooError(f"unknown word {word!r}: write ckpt=PATH prompt=TEXT{did_you_mean(key, known)}")
+        if key in given:
+            raise ZooError(f"{key} is given twice: write {key}=... once, in quotes where it has spaces")
+        given.add(key)
         try:
             request[key] = None if value == "null" and key == "top_k" else value
         except OmegaConfBaseException as error:
             raise ZooError(f"{key}: {first_line(error)}") from error
-    if OmegaConf.is_missing(request, "ckpt"):
+    if OmegaConf.is_missing(request, "ckpt") or not request.ckpt:
         raise ZooError("which model? give ckpt=PATH, a run's folder or a .ckpt file")
     made = OmegaConf.to_object(request)
     assert isinstance(made, Request)

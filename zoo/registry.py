@@ -5,19 +5,24 @@ Positional parameters are wiring, which the parent supplies. Keyword-only parame
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import enum
 import importlib
 import inspect
+import math
+import os
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 from hydra.core.config_store import ConfigStore
-from hydra.errors import CompactHydraException
+from hydra.errors import CompactHydraException, HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,6 +31,24 @@ Component = Any  # the annotation of an option that is itself a choice: a name, 
 
 class ZooError(CompactHydraException, ValueError):
     """A mistake of the person at the keyboard: shown (by Hydra, too) as a plain sentence, without a traceback."""
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """A command line, which ends with `error: ...` where a person can mend what is wrong."""
+    try:
+        yield
+        sys.stdout.flush()  # here a full disk can still be told
+    except OmegaConfBaseException as error:
+        sys.exit(f"error: {error.full_key}: {first_line(error)}")
+    except HydraException as error:
+        sys.exit(f"error: {first_line(error)}")
+    except OSError as error:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  what was not written is not tried again
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+            sys.exit(1)
+        reason = error.strerror or first_line(error)
+        sys.exit(f"error: {reason}" if error.filename is None else f"error: {error.filename} ({reason}): choose another")
 
 
 @dataclass(frozen=True)
@@ -116,6 +139,8 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
     for option, value in plain.items():
         if isinstance(value, str) and "${" in value:  # in a loaded file it could read the environment
             raise ZooError(f"{group}.{option!s}={value!r} is not a plain value")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ZooError(f"{group}.{option!s}={value} must be a finite number")
     return {str(key): value for key, value in plain.items()}
 
 

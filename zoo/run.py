@@ -171,7 +171,11 @@ def _check_resumable(last: Path, model: torch.nn.Module) -> int:
     """The step of the checkpoint to go on from, 0 where there is none; a checkpoint that does not fit is refused here."""
     if not last.exists():
         return 0
-    checkpoint = storage.read_checkpoint(last)
+    try:
+        checkpoint = storage.read_checkpoint(last)
+    except ZooError as error:
+        best = ", copy best.ckpt over it" if last.with_name("best.ckpt").exists() else ""
+        raise ZooError(f"{error}: delete it to start anew{best}, or choose another hydra.run.dir") from error
     storage.check_fit(model, storage.weights(checkpoint), str(last))
     return int(checkpoint["global_step"])
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from zoo.registry import ZooError, words
+from zoo.registry import ZooError, did_you_mean, words
 
 Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
+LOGGER = ("name", "project", "entity", "group", "job_type", "tags", "mode")
 
 
 @dataclass
@@ -49,8 +51,13 @@ def store() -> None:
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Raises ZooError for a number that no run can have."""
-    trainer, loader = config["trainer"], config["loader"]
+    """Raises ZooError for what no run reads, and for a value that none can have."""
+    trainer, loader, logger = config["trainer"], config["loader"], config["logger"]
+    known = {"trainer": [field.name for field in fields(Trainer)], "loader": [field.name for field in fields(Loader)]}
+    for node, names in (known | {"logger": list(LOGGER)}).items():
+        for key in config[node]:
+            if key not in names:
+                raise ZooError(f"{node} has no option {key!r}{did_you_mean(key, names)}")
     for node, name in [
         *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
         *(("trainer", name) for name in ("devices", "nodes", "threads")), ("loader", "batch_size"), ("loader", "length"),
@@ -62,8 +69,10 @@ def check(config: Mapping[str, Any]) -> None:
         raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
     if loader["workers"] < 0:
         raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
-    if trainer["clip"] is not None and not trainer["clip"] > 0:
+    if trainer["clip"] is not None and not 0 < trainer["clip"] < math.inf:
         raise ZooError(f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}")
+    if logger.get("mode", "auto") not in ("auto", "online", "offline", "disabled"):
+        raise ZooError(f"logger.mode must be auto, online, offline or disabled, not {logger['mode']!r}")
     if config["resume"] not in ("never", "auto"):
         raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
     parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]

@@ -66,10 +66,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     path = find_checkpoint(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ZooError(f"refused {path}: it holds more than tensors and plain data, and could run code") from error
     except Exception as error:
-        raise ZooError(f"{path} is damaged or not a checkpoint: {first_line(error)}") from error
+        if isinstance(error, pickle.UnpicklingError) and path.read_bytes().startswith((b"PK", b"\x80")):
+            raise ZooError(f"refused {path}: it holds more than tensors and plain data, and could run code") from error
+        raise ZooError(f"{path} is damaged or not a checkpoint ({first_line(error).split('. ')[0]})") from error
     if not isinstance(checkpoint, dict) or not {"zoo", "state_dict"} <= checkpoint.keys():
         raise ZooError(f"{path} is not a checkpoint of this zoo: it does not say of which configuration it is")
     return checkpoint

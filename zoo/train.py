@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -15,11 +16,13 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from zoo import config as configuration
 from zoo import storage
 from zoo.config import CONF, Config
-from zoo.registry import ZooError
+from zoo.registry import ZooError, did_you_mean, plainly
 
 FREE = ("resume", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
 
@@ -45,25 +48,46 @@ hydra.run.dir=FOLDER            where the run goes, instead of runs/ and the tim
 """
 
 
+@plainly()
 def main() -> None:
     """Check every run that the command line asks for, then let Hydra launch them."""
-    # argparse knows no flag between positionals, but people type `-m` anywhere
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
-    arguments = get_args_parser().parse_args()
+    arguments = asked()
     configuration.discover()
-    try:
-        if arguments.help:
-            print(_help(arguments.overrides))
-            return
-        if not only_asks(arguments):
-            _prepare(arguments)
-    except ZooError as error:
-        sys.exit(f"error: {error}")
+    if arguments.help:
+        print(_help(arguments.overrides))
+        return
+    if not only_asks(arguments):
+        _prepare(arguments)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints a traceback for a folder that cannot be made
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(train)()
 
 
+def asked() -> Namespace:
+    """The command line, with its flags wherever people type them; Hydra, which reads it again, wants them after the words."""
+    parser = get_args_parser()
+    arguments, unknown = parser.parse_known_intermixed_args()
+    if unknown:
+        flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+        raise ZooError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
+    words = list(arguments.overrides)
+    sys.argv[1:] = [*words, *(word for word in sys.argv[1:] if word not in words)]
+    for flag, told in (("--config-name", arguments.config_name), ("--config-path", arguments.config_path)):
+        if told is not None:
+            raise ZooError(f"{flag} {told}: there is one configuration; put yours into FOLDER/experiment/NAME.yaml, and give"
+                           " --config-dir FOLDER experiment=NAME")
+    if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
+        raise ZooError(f"--config-dir {arguments.config_dir}: there is no such folder")
+    return arguments
+
+
 def train(composed: DictConfig) -> None:
-    """One job of Hydra's: a run in the folder that Hydra made for it."""
+    """One job of Hydra's. What a single run refuses is said here, before Hydra says it in many lines."""
+    with plainly() if HydraConfig.get().mode == RunMode.RUN else contextlib.nullcontext():
+        _job(composed)
+
+
+def _job(composed: DictConfig) -> None:
+    """A run in the folder that Hydra made for it."""
     hydra_config = HydraConfig.get()
     folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed)
     overrides = list(hydra_config.overrides.task)
@@ -99,12 +123,12 @@ def _prepare(arguments: Namespace) -> None:
                 _refuse_meaningless(config)
             except ZooError as error:
                 raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
-    given = [word.split("=", 1)[1] for word in arguments.overrides if word.startswith("hydra.run.dir=")]
+    given = [word.split("=", 1)[1].strip("'\"") for word in arguments.overrides if word.startswith("hydra.run.dir=")]
     if arguments.multirun or not jobs or not storage.is_first_process():
         return
     first = jobs[0][1]
     if given:
-        _check_folder(first, Path(given[-1].strip("'\"")))
+        _check_folder(first, Path(given[-1]))
     elif first["resume"] == "auto":
         found = _unfinished(first, Path("runs"))
         if found:
@@ -118,6 +142,7 @@ def _refuse_meaningless(config: Config) -> None:
 
     from zoo import models, registry
 
+    registry.build("data", config["data"])
     registry.build("optim", config["optim"], [{"params": [torch.zeros(1)], "decays": True}])
     registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
     limit = models.build(config, device="meta").limit
@@ -139,17 +164,24 @@ def _check_folder(config: Config, folder: Path) -> None:
 
 
 def _changed(config: Config, folder: Path) -> list[str]:
-    stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    assert isinstance(stored, dict)
+    """The keys in which a folder's run differs. Raises ZooError where its configuration cannot be read."""
+    stored: Any = None
+    with contextlib.suppress(YAMLError, OmegaConfBaseException, ValueError, OSError):
+        stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    if not stored or not isinstance(stored, dict):
+        raise ZooError(f"{folder / 'config.yaml'} is damaged: delete {folder}, or choose another hydra.run.dir")
     keys = configuration.different(config, {str(key): value for key, value in stored.items()})
     return [key for key in keys if not key.startswith(FREE)]
 
 
 def _unfinished(config: Config, runs: Path) -> Path | None:
     """The newest run of this very configuration that has not finished."""
-    for place in sorted(runs.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime, reverse=True):
-        if not _already_finished(config, place.parent) and not _changed(config, place.parent):
-            return place.parent
+    for place in sorted(runs.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime, reverse=True):
+        try:
+            if not _already_finished(config, place.parent) and not _changed(config, place.parent):
+                return place.parent
+        except ZooError as error:
+            print(f"passed over: {error}")
     return None
 
 

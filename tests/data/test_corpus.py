@@ -175,6 +175,14 @@ def test_mistakes_are_named(tmp_path, files, options, message):
         Text(**{**options, "path": str(tmp_path / options["path"])}).splits()
 
 
+def test_a_link_to_nowhere_and_a_pipe_are_counted(folder):
+    (folder / "gone.txt").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe.txt")
+    assert Text(path=str(folder)).splits().skipped["a link to nowhere, or no file"] == 2
+    with pytest.raises(ZooError, match=r"pipe.txt is neither a file nor a folder"):
+        Text(path=str(folder / "pipe.txt")).splits()
+
+
 def test_sources_are_declared():
     scan.discover(["zoo.data"])
     assert {"python", "text"} <= set(registry.entries("data"))

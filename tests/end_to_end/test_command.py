@@ -14,11 +14,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from ablations import run as ablate
 from tests.end_to_end.conftest import summary
-from tests.end_to_end.test_run import equal, losses, weights
+from tests.end_to_end.test_run import Train, equal, losses, weights, when
+from zoo import config, cost, generate, train
+from zoo.components import __main__ as components
+from zoo.registry import ZooError
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """What a command line says when it refuses, in this process; more than one line is a failure."""
+
+    def refused(module: Any, *typed: str, tiny: bool = True) -> str:
+        monkeypatch.setattr(sys, "argv", [module.__name__, *(words if tiny else []), *typed])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+        with pytest.raises(SystemExit) as ended:
+            module.main()
+        said = ended.value.code if isinstance(ended.value.code, str) else capsys.readouterr().err
+        assert isinstance(ended.value.code, int) or "\n" not in said
+        return said
+
+    return refused
 
 
 def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
@@ -51,13 +73,59 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("trainer.clip=0", "trainer.clip must be above 0"),
         ("data.val_fraction=0", "data.val_fraction above 0"),
         ("trainer.strategy=foo", "invalid strategy name"),
+        ("data.path=", "data.path is empty"),
+        ("data.path=/dev/null", "data.path=/dev/null is neither a file nor a folder"),
+        ("hydra.run.dir=/proc/nope", "/proc/nope (No such file or directory): choose another"),
+        ("hydra.run.dir=/dev/null", "/dev/null (File exists)"),
+        (f"hydra.run.dir={'a' * 300}", "File name too long"),
+        ("hydra.run.dir=${x}", "hydra.run.dir: Interpolation key 'x' not found"),
+        ("-m hydra.sweep.dir=/proc/nope", "/proc/nope (No such file or directory): choose another"),
+        ("-m hydra.sweep.dir=${x}", "hydra.sweep.dir: Interpolation key 'x' not found"),
+        ("--config-dir /nope", "--config-dir /nope: there is no such folder"),
+        ("--config-name foo", "--config-name foo: there is one configuration"),
+        ("norm=rms --fcg job", "unknown flag --fcg: did you mean '--cfg'?"),
     ],
 )
-def test_a_mistake_is_met_with_one_plain_sentence(command: Command, wrong: str, said: str) -> None:
-    done = command(*wrong.split())
-    assert done.returncode != 0
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
+def test_a_mistake_is_met_with_one_plain_sentence(refused: Refused, wrong: str, said: str) -> None:
+    assert said in refused(train, *wrong.split())
+
+
+@pytest.mark.parametrize(
+    ("module", "typed", "said"),
+    [
+        (ablate, "norm=rms --foo", "unknown flag --foo"),
+        (components, "--jsn", "--jsn"),
+        (cost, "--jsn", "--jsn"),
+        (cost, "hydra.run.dir=x", "hydra.run.dir=x is about a run"),
+        (cost, "norm=rms,layer", "a run takes one"),
+        (generate, "ckpt=", "which model?"),
+        (generate, "ckpt=x prompt=a prompt=b", "prompt is given twice"),
+    ],
+)
+def test_so_is_one_in_another_command(refused: Refused, module: Any, typed: str, said: str) -> None:
+    assert said in refused(module, *typed.split(), tiny=False)
+
+
+def test_a_flag_may_stand_between_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", "norm=rms", "--cfg", "job", "arch.dim=64", "--config-dir", ".", "seed=3"])
+    train.main()
+    shown = capsys.readouterr().out
+    assert "name: rms" in shown
+    assert "dim: 64" in shown
+    assert "seed: 3" in shown
+
+
+def test_a_refusal_stands_alone(command: Command) -> None:
+    done = command("arch.vocab=100")
+    assert done.returncode == 1
+    assert done.stderr == "error: arch.vocab=100 is smaller than the tokenizer's 257\n"
+
+
+def test_nobody_to_read_and_no_room_to_write_are_no_tracebacks() -> None:
+    line = f"{sys.executable} -u -m zoo.train --help"
+    for rest, said in (("| true", ""), ("> /dev/full", "error: No space left on device\n")):
+        done = subprocess.run(f"{line} {rest}", shell=True, capture_output=True, text=True, check=False)
+        assert done.stderr == said
 
 
 def test_a_folder_is_not_written_over(command: Command) -> None:
@@ -73,6 +141,21 @@ def test_a_folder_is_not_written_over(command: Command) -> None:
     assert finished.returncode == 0, finished.stderr
     assert "Validation" in finished.stdout
     assert Path("here/summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00\x80", b"- a\n- list\n", b"seed: [1, 2"])
+def test_a_damaged_run_is_passed_over_and_refused_by_name(words: list[str], tmp_path: Path, content: bytes,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    composed, runs = config.compose([*words, "resume=auto"]), tmp_path / "runs"
+    for number in range(2):
+        (runs / str(number)).mkdir(parents=True)
+        (runs / str(number) / "config.yaml").write_text(OmegaConf.to_yaml(composed), encoding="utf-8")
+    (runs / "1" / "config.yaml").write_bytes(content)
+    os.utime(runs / "0" / "config.yaml", (0, 0))
+    assert train._unfinished(composed, runs) == runs / "0"
+    assert "1/config.yaml is damaged" in capsys.readouterr().out
+    with pytest.raises(ZooError, match=r"1/config.yaml is damaged: delete .*, or choose another hydra.run.dir"):
+        train._check_folder(composed, runs / "1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -154,6 +237,19 @@ def test_the_offline_wandb_file_tells_the_run(command: Command) -> None:
     assert run["parameters"] == summary("run")["parameters"]
     assert [row["val/loss"] for row in history if "val/loss" in row][-1] == pytest.approx(summary("run")["metrics"]["val/loss"])
     assert exit_code == 0
+
+
+def test_the_offline_wandb_file_tells_a_failure(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(trainer: Any) -> None:
+        raise RuntimeError("something broke")
+
+    when(3, fail, monkeypatch)
+    with pytest.raises(RuntimeError):
+        train("run", "norm=rms", "logger=wandb")
+    (file,) = Path("run/wandb").glob("offline-run-*/*.wandb")
+    run, _, exit_code = read_wandb(file)
+    assert run["norm"] == "rms"
+    assert exit_code == 1
 
 
 def read_wandb(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:

@@ -251,6 +251,43 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None
         storage.load_model(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"not a checkpoint at all", b"Paragraphs of a text", b"PK\x03\x04 cut short"])
+def test_a_file_that_is_no_checkpoint_is_not_called_hostile(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notes.ckpt").write_bytes(content)
+    with pytest.raises(ZooError, match=r"notes.ckpt is damaged or not a checkpoint \([^.]*\)$"):
+        storage.read_checkpoint(tmp_path / "notes.ckpt")
+
+
+def test_a_damaged_last_checkpoint_is_refused_with_what_to_do(train: Train) -> None:
+    train("run")
+    last = Path("run/checkpoints/last.ckpt")
+    last.write_bytes(last.read_bytes()[:1000])
+    with pytest.raises(ZooError, match=r"last.ckpt is damaged .*: delete it to start anew, copy best.ckpt over it, or choose"):
+        train("run", "resume=auto")
+    last.write_bytes(last.with_name("best.ckpt").read_bytes())
+    assert train("run", "resume=auto")["status"] == "finished"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a,b\n1,2\n", b"step,loss\nx,2\n"])
+def test_a_damaged_metrics_file_is_refused_and_kept(train: Train, content: bytes) -> None:
+    Path("run").mkdir()
+    Path("run/metrics.csv").write_bytes(content)
+    with pytest.raises(ZooError, match=r"run/metrics.csv is damaged: rename it"):
+        train("run")
+    assert Path("run/metrics.csv").read_bytes() == content
+
+
+@pytest.mark.slow
+def test_compiled_trains_as_eager_does_and_its_checkpoint_is_gone_on_with_in_eager(train: Train) -> None:
+    eager, compiled = train("eager"), train("compiled", "trainer.compile=true")
+    assert compiled["metrics"]["val/loss"] == pytest.approx(eager["metrics"]["val/loss"], abs=1e-4)
+    for name, weight in weights("eager").items():
+        torch.testing.assert_close(weights("compiled")[name], weight, rtol=0, atol=1e-4)
+    on = train("compiled", "trainer.max_steps=12", "resume=auto")
+    assert on["steps"] == 12
+    assert storage.load_model("compiled")[2]["trainer"]["max_steps"] == 12
+
+
 def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
     train("run")
     model, tokenizer, _ = storage.load_model("run/checkpoints/last.ckpt")

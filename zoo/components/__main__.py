@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any
 
 from zoo import config, registry
-from zoo.registry import Entry, ZooError
+from zoo.registry import Entry, plainly
 
 
 def menu() -> dict[str, dict[str, dict[str, Any]]]:
@@ -38,21 +38,18 @@ def readme() -> str:
     return "\n".join(["| group | choices |", "|---|---|", *rows])
 
 
+@plainly()
 def main() -> None:
-    words = sys.argv[1:]
-    asked = [word for word in words if not word.startswith("-")]
-    if {"-h", "--help"} & set(words):
-        print(f"usage: python -m zoo.components [--json | --readme] [GROUP ...]\n\n{__doc__}")
-        return
-    if "--readme" in words:
+    parser = argparse.ArgumentParser(prog="python -m zoo.components", description=__doc__)
+    parser.add_argument("groups", nargs="*", metavar="GROUP")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--readme", action="store_true", help="the README's table")
+    asked, whole = parser.parse_intermixed_args(), menu()
+    chosen = {group: whole[group] for group in asked.groups or whole if registry.entries(group)}
+    if asked.readme:
         print(readme())
         return
-    whole = menu()
-    try:
-        chosen = {group: whole[group] for group in asked or whole if registry.entries(group)}
-    except ZooError as error:
-        sys.exit(f"error: {error}")
-    if "--json" in words:
+    if asked.json:
         print(json.dumps(chosen, indent=2, ensure_ascii=False))
         return
     from rich.console import Console

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.registry import register
+from zoo.registry import ZooError, register
+
+
+def _checked(eps: float) -> float:
+    if eps < 0:
+        raise ZooError(f"norm.eps must be 0 or more, not {eps}")
+    return eps
 
 
 @register("norm", "layer")
@@ -14,7 +20,7 @@ class LayerNorm(nn.LayerNorm):
     """Layer norm (Ba 2016): (x - mean) / sqrt(var + eps) * gain + bias."""
 
     def __init__(self, dim: int, *, eps: float = 1e-5, bias: bool = True) -> None:
-        super().__init__(dim, eps=eps, bias=bias)
+        super().__init__(dim, eps=_checked(eps), bias=bias)
 
 
 @register("norm", "rms")
@@ -26,7 +32,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, dim: int, *, eps: float = 1e-6, zero_centered: bool = False) -> None:
         super().__init__()
-        self.eps, self.offset = eps, 1.0 if zero_centered else 0.0
+        self.eps, self.offset = _checked(eps), 1.0 if zero_centered else 0.0
         self.weight = nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 

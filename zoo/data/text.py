@@ -30,6 +30,8 @@ class Text(Source):
         val_fraction: float = 0.02, test_fraction: float = 0.02,
     ) -> None:
         super().__init__(val_fraction=val_fraction, test_fraction=test_fraction)
+        if not path:
+            raise ZooError("data.path is empty: write data.path=FILE or data.path=FOLDER")
         self.path, self.column, self.sample_by = Path(path).expanduser(), column, sample_by
         self.settings = {"column": column, "sample_by": sample_by}
 
@@ -43,14 +45,18 @@ class Text(Source):
             if self.path.suffix.lower() not in READERS:
                 raise ZooError(f"{self}: no reader for suffix {self.path.suffix!r}, only for {suffixes}")
             return [(self.path.name, self.path)]
+        if self.path.exists() and not self.path.is_dir():
+            raise ZooError(f"{self} is neither a file nor a folder: give one that holds text")
         if not self.path.is_dir():
             raise ZooError(f"{self}: there is no such file or folder{self._sibling()}")
         found = []
         for name, path in walk(self.path, lambda name: not name.startswith(".")):
-            if path.suffix.lower() in READERS:
-                found.append((name, path))
-            else:
+            if path.suffix.lower() not in READERS:
                 skipped[f"suffix {path.suffix or 'missing'}"] += 1
+            elif not path.is_file():
+                skipped["a link to nowhere, or no file"] += 1
+            else:
+                found.append((name, path))
         if not found:
             others = f"; it has {skipped.total()} other files" if skipped else "; it is empty"
             raise ZooError(f"{self}: no file in this folder can be read, only {suffixes}{others}")
