@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,24 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         _check_words(overrides)
         try:
-            return finished(hydra_compose("config", list(overrides)))
+            return finished(hydra_compose("config", list(overrides)), overrides)
+        except ZooError:
+            raise
         except (HydraException, ValueError) as error:
             raise ZooError(_in_plain_words(error)) from error
 
 
-def finished(composed: DictConfig) -> Config:
-    """A composed configuration as plain values, with the vocabulary filled in from the tokenizer where it was left open."""
+def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
+    """A composed configuration as plain values: shrunk where a size says so, and the vocabulary that the tokenizer needs.
+
+    `words` are those of the command line, which are never changed or left out.
+    """
     try:
         config: Any = OmegaConf.to_container(composed, resolve=True, enum_to_str=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ZooError(_in_plain_words(error)) from error
     config = {str(key): value for key, value in config.items()}
+    given, sizes = {word.key_or_group for word in _parsed(words)}, config.pop("size", None) or {}
     known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume"]
     for key in dict.fromkeys([*known, *config]):
         if key not in config:
@@ -59,11 +66,40 @@ def finished(composed: DictConfig) -> Config:
         if key not in known:
             raise ZooError(f"nothing reads {key!r}{did_you_mean(key, known)}")
     for group in _chosen():
+        _fit(group, config[group], given)
         config[group] = registry.resolve(group, config[group])
+    for group, rule in sizes.items():
+        if group in config:
+            _shrink(group, config[group], rule, sizes, given)
     if config["arch"]["vocab"] is None:
         config["arch"]["vocab"] = registry.build("tokenizer", config["tokenizer"]).vocab
     settings.check(config)
     return config
+
+
+def _fit(group: str, node: Any, given: set[str]) -> None:
+    """Leave out what a model's file says of the component that it chose, where another was put in its place."""
+    if not isinstance(node, dict):
+        return
+    entries = registry.entries(group)
+    options = {name: {option.name for option in fields(entry.options)} for name, entry in entries.items()}
+    own = options.get(str(node.get("name")), set(node))
+    for key in set(node) - own - {word.removeprefix(f"{group}.") for word in given}:
+        if any(key in others for others in options.values()):
+            del node[key]
+
+
+def _shrink(path: str, node: Any, rule: Config, sizes: Config, given: set[str]) -> None:
+    """Set the numbers that a size names, also in the components within a component and in the changes of a pattern."""
+    for key, value in list(node.items()) if isinstance(node, dict) else []:
+        inner = sizes.get(key, rule)
+        if isinstance(value, dict):
+            _shrink(f"{path}.{key}", value, inner, sizes, given)
+        elif isinstance(value, list):
+            for item in value:
+                _shrink(f"{path}.{key}", item, inner, sizes, given)
+        elif key in rule and value is not None and f"{path}.{key}" not in given:
+            node[key] = rule[key]
 
 
 def jobs(arguments: Namespace) -> Iterator[tuple[list[str], Config]]:
@@ -89,6 +125,7 @@ def choices(config: Config) -> dict[str, str]:
     return {group: config[group]["name"] for group in registry.groups() if isinstance(config.get(group), dict)}
 
 
+@functools.cache
 def _chosen() -> list[str]:
     """The groups of components that a run chooses from; others (cross, scaling) are chosen by an option of a component."""
     defaults = OmegaConf.select(OmegaConf.load(CONF / "config.yaml"), "defaults")

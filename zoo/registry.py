@@ -17,6 +17,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING as NONE
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
@@ -61,6 +62,12 @@ class Entry:
     about: str
     options: type
     factory: Callable[..., Any] | None = None  # None until the module is imported
+
+    def defaults(self) -> dict[str, Any]:
+        """The name and every option's default, as plain values."""
+        values = {option.name: option.default if option.default_factory is NONE else option.default_factory()
+                  for option in fields(self.options)}
+        return {name: value.name if isinstance(value, enum.Enum) else value for name, value in values.items()}
 
     def load(self) -> Callable[..., Any]:
         if self.factory is None:
@@ -192,7 +199,8 @@ def declare(group: str, name: str, module: str, about: str, signature: inspect.S
     made = make_dataclass(f"{name}_options", options)
     _resolved.clear()
     _entries[group][name] = Entry(group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory)
-    ConfigStore.instance().store(group=group, name=name, node=made, provider="zoo")
+    # plain values, not the dataclass: a model's file may give an option that the component in its own's place has not
+    ConfigStore.instance().store(group=group, name=name, node=_entries[group][name].defaults(), provider="zoo")
 
 
 def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, Any, Any]:

@@ -89,7 +89,7 @@ def train(composed: DictConfig) -> None:
 def _job(composed: DictConfig) -> None:
     """A run in the folder that Hydra made for it."""
     hydra_config = HydraConfig.get()
-    folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed)
+    folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed, hydra_config.overrides.task)
     overrides = list(hydra_config.overrides.task)
     processes = config["trainer"]["devices"] * config["trainer"]["nodes"]
     if hydra_config.mode == RunMode.MULTIRUN and processes > 1 and "LOCAL_RANK" not in os.environ:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import MISSING, fields
-from enum import Enum
 from typing import Any
 
 from zoo import config, registry
@@ -15,21 +13,12 @@ from zoo.registry import Entry, plainly
 def menu() -> dict[str, dict[str, dict[str, Any]]]:
     """group -> name -> description, options with their defaults, module; plain values, for programs."""
     config.discover()
-    return {
-        group: {
-            name: {"description": entry.about, "options": _options(entry), "module": entry.module}
-            for name, entry in registry.entries(group).items()
-        }
-        for group in registry.groups()
-    }
+    return {group: {name: _about(entry) for name, entry in registry.entries(group).items()} for group in registry.groups()}
 
 
-def _options(entry: Entry) -> dict[str, Any]:
-    defaults = {}
-    for option in fields(entry.options)[1:]:
-        value = option.default if option.default_factory is MISSING else option.default_factory()
-        defaults[option.name] = value.name if isinstance(value, Enum) else value
-    return defaults
+def _about(entry: Entry) -> dict[str, Any]:
+    options = {key: value for key, value in entry.defaults().items() if key != "name"}
+    return {"description": entry.about, "options": options, "module": entry.module}
 
 
 def readme() -> str:
