@@ -1,0 +1,205 @@
+"""Weights in and out of transformers, which is the judge: equal logits with every mask, and a round trip without a bit lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from zoo import decoding, hf
+from zoo.registry import ZooError
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+
+VOCAB, LENGTH = 67, 20
+# odd on purpose: a vocabulary that is no multiple of 8, three KV groups, heads wider than dim/heads
+DECODER = {
+    "hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
+    "head_dim": 16, "vocab_size": VOCAB, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}
+ENCODER = {"hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": VOCAB,
+           "max_position_embeddings": 40}
+T5 = {"d_model": 48, "d_kv": 10, "d_ff": 56, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "vocab_size": VOCAB,
+      "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
+BART = {"d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 56, "decoder_ffn_dim": 56, "vocab_size": VOCAB, "max_position_embeddings": 40, "pad_token_id": 1}
+
+
+def rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **more}}
+
+
+LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+YARN = rope("yarn", factor=8.0, original_max_position_embeddings=16)
+OLMO = {key: value for key, value in DECODER.items() if key != "head_dim"}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", DECODER | LLAMA3 | {"attention_bias": True, "mlp_bias": True}),
+    "llama_linear_tied": ("LlamaForCausalLM", DECODER | rope("linear", factor=4.0) | {"tie_word_embeddings": True}),
+    "llama_yarn": ("LlamaForCausalLM", DECODER | YARN),
+    "mistral": ("MistralForCausalLM", DECODER | {"sliding_window": 5}),
+    "qwen3": ("Qwen3ForCausalLM", DECODER),
+    "qwen3_windows": ("Qwen3ForCausalLM", DECODER | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "olmo2": ("Olmo2ForCausalLM", OLMO),
+    "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 5, "query_pre_attn_scalar": 17, "attn_logit_softcapping": 2.0,
+                                               "final_logit_softcapping": 3.0, "attn_implementation": "eager"}),
+    "gpt2": ("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": VOCAB, "n_positions": 40,
+                                 "bos_token_id": 1, "eos_token_id": 2}),
+    "bert": ("BertForMaskedLM", ENCODER),
+    "bert_pooler": ("BertModel", ENCODER),
+    "roberta": ("RobertaForMaskedLM", ENCODER | {"max_position_embeddings": 42, "pad_token_id": 1}),
+    "modernbert": ("ModernBertForMaskedLM", ENCODER | {"num_hidden_layers": 5, "local_attention": 6, "pad_token_id": 0,
+                                                       "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
+                                                       "sep_token_id": 2}),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5_v1_1": ("T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "bart": ("BartForConditionalGeneration", BART),
+}
+EVERY = pytest.mark.parametrize("case", CASES)
+LEFT = torch.tensor([[False] * 5 + [True] * 15, [True] * 20])
+
+
+def theirs(case: str, scale: float = 5.0) -> Any:
+    """A model of transformers with random weights, `scale` times as large as they start."""
+    name, numbers = CASES[case]
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    model = kind(kind.config_class(**numbers)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * (0.02 * scale if parameter.ndim > 1 else 0.3))
+    return model
+
+
+def tokens(length: int = LENGTH, seed: int = 0) -> Tensor:
+    return torch.randint(3, VOCAB, (2, length), generator=torch.Generator().manual_seed(seed))
+
+
+def pairs(case: str, model: Any, ours: Any, mask: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Their outputs and ours where there are tokens. Where theirs count positions from the padding on, ours are told so."""
+    given: dict[str, Any] = {} if mask is None else {"attention_mask": mask.long()}
+    real = torch.ones(2, LENGTH, dtype=torch.bool) if mask is None else mask
+    x = tokens()
+    if case in ("t5", "t5_v1_1", "bart"):
+        y = tokens(12, seed=1)
+        memory = ours.encode(x, mask, positions=torch.arange(LENGTH)[None])
+        yield model(input_ids=x, decoder_input_ids=y, **given).logits, ours.logits(ours.decode(y, memory, mask))
+        return
+    if case == "roberta":
+        x = x.masked_fill(~real, 1)  # by which it knows its padding
+    elif mask is not None:
+        given["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
+    output = model(input_ids=x, **given)
+    if case == "bert_pooler":
+        yield output.last_hidden_state[real], ours.hidden(x, mask)[real]
+        if real[:, 0].all():
+            yield output.pooler_output, ours(x, mask)[:, 0]
+        return
+    yield output.logits[real], ours(x, mask)[real]
+
+
+@EVERY
+@pytest.mark.parametrize("mask", [None, LEFT, LEFT.flip(1)], ids=["whole", "left", "right"])
+@torch.no_grad()
+def test_the_logits_are_those_of_transformers(case: str, mask: Tensor | None) -> None:
+    model = theirs(case)
+    for expected, actual in pairs(case, model, hf.from_hf(model), mask):
+        assert expected.std() > 0.02
+        assert ((actual - expected).norm() / expected.norm()).item() < 1e-5
+
+
+@EVERY
+def test_a_round_trip_loses_no_bit(case: str) -> None:
+    model = theirs(case)
+    back = hf.to_hf(hf.from_hf(model))
+    assert type(back) is type(model)
+    expected, actual = model.state_dict(), back.state_dict()
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+    ours = hf.from_hf(back).state_dict()
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in hf.from_hf(model).state_dict().items())
+
+
+@EVERY
+def test_a_saved_folder_is_loaded(case: str, tmp_path: Any) -> None:
+    model = theirs(case)
+    model.save_pretrained(tmp_path)
+    ours, loaded = hf.from_hf(model).state_dict(), hf.from_hf(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in ours.items())
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama3_8b", "mistral_7b", "qwen3_0_6b", "smollm2_135m", "olmo2_7b", "gemma2_2b"])
+def test_an_exported_model_generates_what_the_zoo_does(model: str) -> None:
+    ours = zoo.build(model, "size=tiny", "arch.layers=2", seed=1).eval()
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(5)
+    prompt = tokens(8) % ours.config["arch"]["vocab"]
+    expected = decoding.generate(ours, prompt, 12, temperature=0)
+    exported = hf.to_hf(ours)
+    exported.generation_config.eos_token_id = None
+    written = exported.generate(prompt, max_new_tokens=12, do_sample=False, attention_mask=torch.ones_like(prompt), pad_token_id=0)
+    assert torch.equal(written[:, 8:], expected)
+
+
+def test_bfloat16_weights_stay_bfloat16() -> None:
+    ours = hf.from_hf(theirs("llama").to(torch.bfloat16))
+    assert {parameter.dtype for parameter in ours.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in hf.to_hf(ours).parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["model=llama3_8b", "norm=dyt"], "Llama"),
+        (["model=llama3_8b", "attn.window=5", "ffn.multiple_of=3", "head.softcap=3.0"], "softcap"),
+        (["model=gpt2", "pos=alibi"], "transformers has no model"),
+        (["model=bert_base", "residual=pre"], "transformers has no model"),
+        (["model=llama3_8b", "attn.sinks=true"], "sinks"),
+    ],
+    ids=" ".join,
+)
+def test_a_model_that_transformers_has_not_is_refused_by_name(words: list[str], told: str) -> None:
+    with pytest.raises(ZooError, match=told):
+        hf.to_hf(zoo.build(words[0].removeprefix("model="), "size=tiny", *words[1:]))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "told"),
+    [
+        ("llama", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ("llama", rope("dynamic", factor=2.0), "dynamic"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+        ("bert", {"is_decoder": True}, "is_decoder=True"),
+        ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj='gated-silu'"),
+        ("bart", {"scale_embedding": True}, "scale_embedding=True"),
+        ("bart", {"decoder_ffn_dim": 60}, "ffn_dim differ"),
+    ],
+)
+def test_a_model_that_the_zoo_has_not_is_refused_by_name(case: str, changes: dict[str, Any], told: str) -> None:
+    name, numbers = CASES[case]
+    kind = getattr(transformers, name)
+    with pytest.raises(ZooError, match=told):
+        hf.from_hf(kind(kind.config_class(**(numbers | changes))))
+
+
+def test_another_class_and_a_wrong_place_are_refused_by_name(tmp_path: Any) -> None:
+    config = transformers.BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=VOCAB)
+    with pytest.raises(ZooError, match="BloomForCausalLM has no counterpart"):
+        hf.from_hf(transformers.BloomForCausalLM(config))
+    with pytest.raises(ZooError, match="cannot load"):
+        hf.from_hf(tmp_path)
+
+
+def test_pickled_weights_are_not_read(tmp_path: Any) -> None:
+    model = theirs("gpt2")
+    model.config.architectures = ["GPT2LMHeadModel"]
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ZooError, match="cannot load"):
+        hf.from_hf(tmp_path)
