@@ -65,7 +65,5 @@ class Recurrent(nn.Module):
         packed = pack_sequence(x[here][order].split(segment.bincount().tolist()), enforce_sorted=False)
         y, after = self._read(packed, before[:, :, rows])
         read = torch.cat(unpack_sequence(y))[order.argsort()]
-        some = here.any(1).nonzero()[:, 0]
-        last = segment[here.sum(1).cumsum(0)[some] - 1]  # a row goes on from the document of its last token
-        after = before.to(after.dtype).index_copy(2, some, after[:, :, last])
+        after = before.to(after.dtype).index_copy(2, rows, after)  # what is cached has one document a row
         return read.new_zeros(*x.shape[:2], self.out.in_features).index_put((here,), read), after
