@@ -114,9 +114,17 @@ def cases(*groups: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", found, ids=said)
 
 
+def base(**parts: Any) -> dict[str, Any]:
+    """The base's parts, some of them exchanged; without a position where attention has no scores for it to change."""
+    named = {group: {"name": choice} if isinstance(choice, str) else choice for group, choice in (BASE | parts).items()}
+    if "pos" not in parts and not option("attn", named["attn"]["name"], "scale"):
+        named["pos"] = {"name": "none"}
+    return named
+
+
 def make(seed: int = 0, device: str = "cpu", arch: Choice | None = None, **parts: Any) -> Decoder:
     """A tiny decoder of the base's parts, some of them exchanged."""
-    named = {group: {"name": choice} if isinstance(choice, str) else choice for group, choice in (BASE | parts).items()}
+    named = base(**parts)
     return copy.deepcopy(_built(json.dumps({"arch": ARCH | (arch or {})} | named), seed, device))
 
 

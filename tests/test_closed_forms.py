@@ -155,9 +155,8 @@ def test_the_scale_is_of_the_scores(attn: Choice) -> None:
         pytest.skip("has no scores, or a sink that takes a share")
     flat = filled(registry.build("attn", attn | {"scale": 1e-9}, 16, 4, True))
     x = draw(1, 6, 16)
-    value = flat.qkv(x).split(list(flat.qkv.rows.values()), -1)[-1].cumsum(1) / torch.arange(1, 7)[:, None]
-    heads = value.unflatten(-1, (-1, 4)).repeat_interleave(16 // value.shape[-1], 2).flatten(2)
-    close(flat(x, context(6)), flat.out(heads))
+    alone = torch.cat([flat(x[:, t : t + 1], context(1)) for t in range(6)], 1)  # a token by itself is its own value
+    close(flat(x, context(6)), alone.cumsum(1) / torch.arange(1, 7)[:, None])
 
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
@@ -197,6 +196,8 @@ def test_a_block_is_that_of_torch(residual: str, ffn: str) -> None:
 
 @each("attn")
 def test_without_position_and_mask_order_means_nothing(attn: Choice) -> None:
+    if not option("attn", attn["name"], "scale"):
+        pytest.skip("reads its tokens in order")
     parts = {"norm": "layer", "residual": "pre", "block": "serial", "ffn": "gelu", "attn": attn}
     x, order = draw(1, 8, 16), torch.tensor([3, 1, 7, 0, 2, 6, 5, 4])
     for pos in choices("pos"):

@@ -143,7 +143,8 @@ def test_an_exported_model_generates_what_the_zoo_does(model: str) -> None:
     expected = decoding.generate(ours, prompt, 12, temperature=0)
     exported = hf.to_hf(ours)
     exported.generation_config.eos_token_id = None
-    written = exported.generate(prompt, max_new_tokens=12, do_sample=False, attention_mask=torch.ones_like(prompt), pad_token_id=0)
+    plain = {"do_sample": False, "attention_mask": torch.ones_like(prompt), "pad_token_id": 0}
+    written = exported.generate(prompt, max_new_tokens=12, **plain)
     assert torch.equal(written[:, 8:], expected)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import ARCH, BASE, Case, Choice, cases, choices, make, said
+from tests.conftest import ARCH, BASE, Case, Choice, base, cases, choices, make, said
 from zoo import models, registry
 from zoo.init import initialise
 from zoo.models import Decoder
@@ -24,7 +24,7 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def fresh(seed: int = 0, **parts: Any) -> Decoder:
-    return models.build({"arch": ARCH} | BASE | parts, seed=seed)
+    return models.build({"arch": ARCH} | base(**parts), seed=seed)
 
 
 def check_deviation(name: str, values: Tensor, expected: float) -> None:

@@ -92,7 +92,8 @@ class MultiHead(nn.Module):
     """
 
     def __init__(self, dim: int, heads: int, kv_heads: int, width: int, value_width: int, *, bias: bool, scale: float | None,
-                 dropout: float, backend: str, softcap: float | None = None, sinks: bool = False) -> None:
+                 dropout: float, backend: str, softcap: float | None = None, sinks: bool = False,
+                 window: int | None = None) -> None:
         super().__init__()
         if kv_heads < 1 or heads % kv_heads:
             raise ZooError(f"{heads} heads cannot share {kv_heads} KV heads: arch.heads must be a multiple of attn.kv_heads")
@@ -100,13 +101,16 @@ class MultiHead(nn.Module):
             raise ZooError(f"attn.dropout must be from 0 to below 1, not {dropout}")
         if scale is not None and scale <= 0:
             raise ZooError(f"attn.scale must be above 0, not {scale}")
+        if window is not None and window < 1:
+            raise ZooError(f"attn.window must be at least 1 (a token sees itself), not {window}")
         if softcap is not None and softcap <= 0:
             raise ZooError(f"attn.softcap must be above 0, not {softcap}")
         if softcap is not None and backend == "sdpa":
             raise ZooError("attn.backend=sdpa cannot cap its scores: with attn.softcap choose attn.backend=eager or flex")
         if dropout and backend == "flex":
             raise ZooError("attn.backend=flex has no dropout: choose attn.dropout=0, or attn.backend=sdpa or eager")
-        self.heads, self.kv_heads, self.width, self.value_width = heads, kv_heads, width, value_width
+        self.heads, self.kv_heads, self.window = heads, kv_heads, window
+        self.width, self.value_width = width, value_width
         self.scale = width**-0.5 if scale is None else scale
         self.dropout, self.softcap, self.scores = dropout, softcap, BACKENDS[backend]
         self.sinks = nn.Parameter(torch.empty(heads)) if sinks else None

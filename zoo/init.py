@@ -90,7 +90,7 @@ class DeepNormGains(Policy):
         if len(within) < 3:  # embeddings and the head, which are no part of a stack
             return float(shape[-1]) ** -0.5
         residual = innermost(within, DeepNorm)
-        gain = 1.0 if residual is None or name.endswith((".q.weight", ".k.weight")) else residual.gain
+        gain = 1.0 if residual is None or name.endswith((".q.weight", ".k.weight", ".k_rope.weight")) else residual.gain
         return gain * (2 / (shape[-1] + shape[-2])) ** 0.5
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from zoo.attention import Joined, MultiHead, head_width, in_heads
 from zoo.context import Context, unchanged
-from zoo.registry import Component, ZooError, build, register
+from zoo.registry import Component, build, register
 
 Backend = Literal["sdpa", "eager", "flex"]
 
@@ -31,10 +31,7 @@ class Attention(MultiHead):
                  sinks: bool = False, dropout: float = 0.0, backend: Backend = "sdpa") -> None:
         width, kv_heads = head_width(dim, heads, head_dim), heads if kv_heads is None else kv_heads
         super().__init__(dim, heads, kv_heads, width, width, bias=bias if out_bias is None else out_bias, scale=scale,
-                         dropout=dropout, backend=backend, softcap=softcap, sinks=sinks)
-        if window is not None and window < 1:
-            raise ZooError(f"attn.window must be at least 1 (a token sees itself), not {window}")
-        self.window = window
+                         dropout=dropout, backend=backend, softcap=softcap, sinks=sinks, window=window)
         self.qkv = Joined(dim, bias, q=heads * width, k=kv_heads * width, v=kv_heads * width)
         whole = qk_norm_over == "all"
         self.normed = (heads * width, kv_heads * width) if whole else (width, width)

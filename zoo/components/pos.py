@@ -19,12 +19,19 @@ from zoo.registry import Component, ZooError, build, register
 
 @register("pos", "none")
 class Position(nn.Module):
-    """No position information: without a mask, attention cannot tell one order of the tokens from another."""
+    """No position information: without a mask, attention cannot tell one order of the tokens from another.
+
+    Raises ZooError for a position inside an attention that has no queries and keys (a width of 0).
+    """
 
     limit: int | None = None  # the most tokens it can place, where there is a limit
 
     def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool) -> None:
         super().__init__()
+        inside = type(self).rotate is not Position.rotate or type(self).bias is not Position.bias
+        if inside and not width:
+            raise ZooError("this pos acts on queries, keys or scores, and this attn has none, so it would do nothing: choose"
+                           " pos=none, or one that is added to the embeddings (pos=sinusoidal, learned)")
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (B, Q, dim) and positions (1 or B, Q) -> (B, Q, dim)."""

@@ -1,0 +1,56 @@
+"""Latent attention. Wiring: dim, heads, causal. Shapes: (B, Q, dim) -> (B, Q, dim), with the legend of zoo/context.py."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Joined, MultiHead, head_width, in_heads
+from zoo.context import Context, unchanged
+from zoo.registry import Component, ZooError, build, register
+
+Backend = Literal["sdpa", "eager", "flex"]
+
+
+@register("attn", "mla")
+class LatentAttention(MultiHead):
+    """Multi-head latent attention (DeepSeek-V2 2024): keys and values from one latent a token, all that a cache holds.
+
+    c = norm(x·W_latent) and k_rope = rotate(x·W_k_rope), shared by the heads; a head's key is [c·W_k, k_rope], its value c·W_v;
+    its query [nope, rotate(rope)] is a projection of x, or of a latent of its own, norm(x·W_q_latent), where `q_rank` is given.
+    `nope_dim` and `value_dim` default to dim/heads, `rope_dim` to half of nope_dim (made even), `kv_rank` to 4·nope_dim (512
+    for 128, as published), `scale` to 1/√(nope_dim + rope_dim). `norm` is that of the latents; `bias` is of the projections of
+    x and of `out`; the published weights turn interleaved pairs (pos.pairing).
+    """
+
+    def __init__(self, dim: int, heads: int, causal: bool, *, kv_rank: int | None = None, q_rank: int | None = None,
+                 nope_dim: int | None = None, rope_dim: int | None = None, value_dim: int | None = None,
+                 norm: Component = "rms", bias: bool = False, scale: float | None = None, window: int | None = None,
+                 dropout: float = 0.0, backend: Backend = "sdpa") -> None:
+        nope = head_width(dim, heads, None) if nope_dim is None else nope_dim
+        rope = max(2, nope // 4 * 2) if rope_dim is None else rope_dim
+        value = head_width(dim, heads, None) if value_dim is None else value_dim
+        rank = 4 * nope if kv_rank is None else kv_rank
+        for word, size in {"nope_dim": nope, "rope_dim": rope, "value_dim": value, "kv_rank": rank, "q_rank": q_rank}.items():
+            if size is not None and size < 1:
+                raise ZooError(f"attn.{word} must be at least 1, not {size}")
+        super().__init__(dim, heads, heads, nope + rope, value, bias=bias, scale=scale, dropout=dropout, backend=backend,
+                         window=window)
+        self.nope, self.rotary_dim = nope, rope  # position turns the second part of a query and key
+        read = {"q": heads * self.width} if q_rank is None else {"q_latent": q_rank}
+        self.down = Joined(dim, bias, **read, latent=rank, k_rope=rope)
+        self.up = nn.Linear(rank, heads * (nope + value), bias=False)
+        self.q = unchanged if q_rank is None else nn.Linear(q_rank, heads * self.width, bias=False)
+        self.q_norm = unchanged if q_rank is None else build("norm", norm, q_rank)
+        self.kv_norm = build("norm", norm, rank)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        q, latent, k_rope = self.down.each(x)
+        q_nope, q_rope = in_heads(self.q(self.q_norm(q)), self.width).split([self.nope, self.rotary_dim], -1)
+        latent, k_rope = context.cache.update(self, self.kv_norm(latent)[:, None], context.rotate(k_rope[:, None]))
+        k, v = in_heads(self.up(latent[:, 0]), self.nope + self.value_width).split([self.nope, self.value_width], -1)
+        k = torch.cat([k, k_rope.expand(-1, self.heads, -1, -1)], -1)
+        q = torch.cat([q_nope, context.rotate(q_rope)], -1)
+        return self.attend(q, k, v, *context.mask(self.window))
