@@ -23,7 +23,7 @@ class Level(nn.Module):
 class Given:
     """An objective whose loss a token stands in the batch."""
 
-    def __call__(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def __call__(self, model: Any, batch: dict[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
         losses = batch["losses"]
         return model.level * losses.sum(), torch.tensor(losses.numel())
 

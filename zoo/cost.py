@@ -3,7 +3,8 @@
 It is made on the meta device, so that any size takes seconds.
 FLOPs are of matrix products, two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and
 count nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`, what it does beside
-its matrices; otherwise every matrix it owns is a product with each token.
+its matrices, or `active()`, those of its children that a token passes through; otherwise every matrix it owns, and every
+child, is a product with each token.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def flops(module: Any, length: int) -> int:
         return module.flops(length)
     own = sum(2 * matrix.numel() for matrix in module.parameters(recurse=False) if matrix.ndim == 2)
     mixing = module.mixing_flops(length) if hasattr(module, "mixing_flops") else 0
-    return own + mixing + sum(flops(child, length) for child in module.children())
+    children = module.active() if hasattr(module, "active") else module.children()
+    return own + mixing + sum(flops(child, length) for child in children)
 
 
 def parameters(model: Any) -> dict[str, int]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from zoo import decoding, optim
+from zoo.context import Trace
 from zoo.registry import build
 
 Batch = dict[str, Tensor]
@@ -34,12 +35,16 @@ class Learner(lightning.LightningModule):
         # not buffers: DDP would overwrite them with those of the first rank
         self.window_tokens = torch.zeros((), device=self.device)
         self.shown = torch.zeros(2, device=self.device)  # loss and tokens since the last row of metrics
+        self.loads: dict[Any, Tensor] = {}  # of the routers that balance without a loss, in this step
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        loss, tokens = self.objective(self.model, batch)
+        trace = Trace()
+        loss, tokens = self.objective(self.model, batch, trace)
         self.window_tokens += tokens
         self.shown += torch.stack([loss.detach(), tokens])
-        return loss / self._nominal_tokens()
+        for router, loads in trace.loads:
+            self.loads[router] = self.loads.get(router, 0) + loads
+        return sum(trace.losses, loss) / self._nominal_tokens()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn the gradient of the sum into that of the mean over all tokens of the step, on all ranks."""
@@ -49,6 +54,15 @@ class Learner(lightning.LightningModule):
         if scale.is_cuda or scale != 1:  # asking a GPU would wait for it
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
         self.window_tokens.zero_()
+        self._rebalance()
+
+    def _rebalance(self) -> None:
+        """Let each router know what all micro-batches and ranks of this step gave to its experts."""
+        if self.loads:
+            loads = self.trainer.strategy.reduce(torch.cat(list(self.loads.values())), reduce_op="sum")
+            for router, own in zip(self.loads, loads.split([len(own) for own in self.loads.values()]), strict=True):
+                router.rebalance(own)
+            self.loads.clear()
 
     def _nominal_tokens(self) -> int:
         """Tokens of a full micro-batch: Lightning and DDP divide by constants, so the sum is kept near a mean."""

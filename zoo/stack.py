@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -95,11 +96,24 @@ class Stack(nn.Module):
         x = self.dropout(self.opening_norm(x))
         for block, which in zip(self.blocks, self.position_of, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, contexts[which], use_reentrant=False)
+                x = _checkpointed(block, x, contexts[which])
             else:
                 x = block(x, contexts[which])
         cache.advance(queries, padding)
         return self.norm(x)
+
+
+def _checkpointed(block: nn.Module, x: Tensor, context: Context) -> Tensor:
+    """Recomputed in the backward pass, but written into the trace once.
+
+    What is kept for the recomputation must not hold the trace: its losses hold what is kept, and neither would be freed.
+    """
+    silent, once = replace(context, trace=Trace()), [context.trace]
+
+    def run(x: Tensor) -> Tensor:
+        return block(x, replace(silent, trace=once.pop() if once else Trace()))
+
+    return cast(Tensor, checkpoint(run, x, use_reentrant=False))
 
 
 def _wrap(residual: Component, norm: Any, dropout: float, depth: Depth, sublayer: nn.Module, bare: bool = False) -> nn.Module:
