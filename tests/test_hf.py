@@ -36,6 +36,12 @@ def rope(kind: str, **more: Any) -> dict[str, Any]:
 
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 YARN = rope("yarn", factor=8.0, original_max_position_embeddings=16)
+DEEP_YARN = rope("yarn", factor=40.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.7)
+LATENT = {key: value for key, value in DECODER.items() if key not in ("head_dim", "num_key_value_heads")} | {
+    "num_key_value_heads": 6, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6,
+    "v_head_dim": 7, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1, "n_shared_experts": 1,
+}
 OLMO = {key: value for key, value in DECODER.items() if key != "head_dim"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", DECODER | LLAMA3 | {"attention_bias": True, "mlp_bias": True}),
@@ -47,6 +53,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("Olmo2ForCausalLM", OLMO),
     "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 5, "query_pre_attn_scalar": 17, "attn_logit_softcapping": 2.0,
                                                "final_logit_softcapping": 3.0, "attn_implementation": "eager"}),
+    "mixtral": ("MixtralForCausalLM", DECODER | {"num_local_experts": 4, "sliding_window": 6}),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"q_lora_rank": None, "n_shared_experts": 2} | DEEP_YARN),
+    "deepseek_v2_groups": ("DeepseekV2ForCausalLM", LATENT | {"topk_method": "group_limited_greedy", "n_group": 4,
+                                                              "topk_group": 2, "routed_scaling_factor": 1.5}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"n_group": 4, "topk_group": 2, "n_shared_experts": 1} | DEEP_YARN),
     "gpt2": ("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": VOCAB, "n_positions": 40,
                                  "bos_token_id": 1, "eos_token_id": 2}),
     "bert": ("BertForMaskedLM", ENCODER),

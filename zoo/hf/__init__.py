@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from zoo.attention import MultiHead
 from zoo.hf.tables import FAMILIES, Family
 from zoo.registry import ZooError, did_you_mean
 
-UNSEEN = ("training", "checkpointing", "cost")  # no part of what is computed
+UNSEEN = ("training", "checkpointing", "cost", "balance_loss", "z_loss", "bias_rate")  # no part of what is computed
 MODEL = ("arch", "embed", "head", *models.LAYERED)
 
 
@@ -37,7 +38,7 @@ def from_hf(source: Any) -> Any:
         model = registry.build("arch", config["arch"], config)
     model = model.to(dtype).to_empty(device="cpu").eval()
     model.config = config
-    for ours, names in _rows(family.weights, model):
+    for ours, names in _rows(family.weights, model, weights):
         if missing := [name for name in names if name.rstrip("ᵀ") not in weights]:
             raise ZooError(f"{theirs.config.model_type}: the weights lack {missing[0]}, the zoo's {ours[0][0]}")
         given = torch.cat([_as_rows(weights.pop(name.rstrip("ᵀ")), name.endswith("ᵀ")) for name in names])
@@ -62,7 +63,7 @@ def to_hf(model: Any) -> Any:
     _, family, theirs = _counterpart(model)
     shapes = {name: tensor.shape for name, tensor in theirs.state_dict().items()}
     weights = {}
-    for ours, names in _rows(family.weights, model):
+    for ours, names in _rows(family.weights, model, shapes):
         whole = torch.cat([_as_rows(tensor) for _, tensor in ours])
         likes = [_as_rows(torch.empty(shapes[name.rstrip("ᵀ")], device="meta"), name.endswith("ᵀ")) for name in names]
         for name, rows in zip(names, whole.split([len(like) for like in likes]), strict=True):
@@ -150,7 +151,7 @@ def _counterpart(model: Any) -> tuple[str, Family, Any]:
                 other = _anatomy(registry.build("arch", read["arch"], read))
         except Exception:
             continue
-        stands[name] = [key for key in sorted({*anatomy, *other}) if anatomy.get(key) != other.get(key)]
+        stands[name] = [key for key in sorted({*anatomy, *other}) if not _same(anatomy.get(key), other.get(key))]
         if not stands[name]:
             return name, family, theirs
     if not stands:
@@ -158,6 +159,11 @@ def _counterpart(model: Any) -> tuple[str, Family, Any]:
     closest = min(stands, key=lambda name: len(stands[name]))
     raise ZooError(f"transformers has no model like this one: the closest, {closest}, differs in"
                    f" {', '.join(stands[closest][:4])}")
+
+
+def _same(one: Any, other: Any) -> bool:
+    both = isinstance(one, float) and isinstance(other, float)
+    return math.isclose(one, other, rel_tol=1e-9) if both else one == other
 
 
 def _untie(theirs: Any) -> None:
@@ -209,7 +215,7 @@ def _own(theirs: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in theirs.state_dict().items() if name in kept}
 
 
-def _rows(table: str, model: nn.Module) -> Iterator[tuple[list[tuple[str, Tensor]], list[str]]]:
+def _rows(table: str, model: nn.Module, known: Collection[str]) -> Iterator[tuple[list[tuple[str, Tensor]], list[str]]]:
     """For each weight of the model, together with those that share transformers' one, the names that transformers has."""
     left = {name: tensor.detach() for name, tensor in model.state_dict(keep_vars=True).items()}
     for line in filter(None, map(str.strip, table.splitlines())):
@@ -224,15 +230,17 @@ def _rows(table: str, model: nn.Module) -> Iterator[tuple[list[tuple[str, Tensor
         for (layer, kind), members in groups.items():
             for name, _ in members:
                 del left[name]
-            yield members, _names(theirs.replace("*", layer).replace("@", kind))
+            yield members, _names(theirs.replace("*", layer).replace("@", kind), known)
     if left:
         raise ZooError(f"transformers has no counterpart of {', '.join(list(left)[:3])}")
 
 
-def _names(template: str) -> list[str]:
-    """`a.{b,c}.d` -> a.b.d, a.c.d."""
-    choice = re.search(r"{(.*?)}", template)
-    return [template.replace(choice[0], word) for word in choice[1].split(",")] if choice else [template]
+def _names(template: str, known: Collection[str]) -> list[str]:
+    """`a.{b,c|d}.e` -> a.b.e, a.c.e, or a.d.e where that is what there is."""
+    if not (choice := re.search(r"{(.*?)}", template)):
+        return [template]
+    words = [[template.replace(choice[0], word) for word in either.split("|")] for either in choice[1].split(",")]
+    return [next((name for name in names if name in known), names[0]) for names in words]
 
 
 def _as_rows(tensor: Tensor, transposed: bool = False) -> Tensor:

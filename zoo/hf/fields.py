@@ -121,7 +121,47 @@ def _query_scalar(words: Words, model: Any) -> Words:
     return {"query_pre_attn_scalar": round(scalar) if math.isclose(scalar, round(scalar)) else scalar}
 
 
+def _read_latent(model: Any, known: Words) -> Words:
+    """DeepSeek's: YaRN also stretches the scores; the first layers are dense; the shared experts are one wider one."""
+    config, rope = model.config, model.config.rope_parameters
+    wider = 0.1 * (rope.get("mscale_all_dim") or 0) * math.log(rope.get("factor") or 1) + 1
+    dense = {"ffn": {"name": "swiglu", "hidden": config.intermediate_size}}
+    shared = config.n_shared_experts and {"name": "swiglu", "hidden": config.n_shared_experts * config.moe_intermediate_size}
+    return {
+        "attn.scale": (known["attn.nope_dim"] + known["attn.rope_dim"]) ** -0.5 * wider**2,
+        "pos.pairing": "interleaved" if getattr(config, "rope_interleave", True) else "half",
+        "arch.first": [dense] * config.first_k_dense_replace, "ffn.shared": shared or None,
+    }
+
+
+def _write_latent(words: Words, model: Any) -> Words:
+    rope, blocks = _parameters(words), list(model.stack.blocks)
+    wider = math.sqrt(words["attn.scale"] * math.sqrt(words["attn.nope_dim"] + words["attn.rope_dim"])) - 1
+    if abs(wider) > 1e-9:
+        rope["mscale"] = rope["mscale_all_dim"] = wider / (0.1 * math.log(rope["factor"]))
+    dense = [block for block in blocks if not hasattr(block.ffn.sublayer, "experts")]
+    width, shared = words["ffn.expert.hidden"], blocks[-1].ffn.sublayer.shared
+    return {
+        "rope_parameters": rope, "first_k_dense_replace": len(dense),
+        "intermediate_size": dense[0].ffn.sublayer.out.in_features if dense else width,
+        "n_shared_experts": shared.out.in_features // width if shared else None,
+        "rope_interleave": words["pos.pairing"] == "interleaved",
+    }
+
+
+def _read_groups(model: Any, known: Words) -> Words:
+    limited = model.config.topk_method == "group_limited_greedy"
+    return {"ffn.groups": model.config.n_group if limited else 1, "ffn.top_groups": model.config.topk_group if limited else 1}
+
+
+def _write_groups(words: Words, model: Any) -> Words:
+    return {"topk_method": "group_limited_greedy" if words["ffn.groups"] > 1 else "greedy", "n_group": words["ffn.groups"],
+            "topk_group": words["ffn.top_groups"]}
+
+
 ROPE = Field(_read_rope, lambda words, model: {"rope_parameters": _parameters(words)})
+LATENT = Field(_read_latent, _write_latent)
+GROUPS = Field(_read_groups, _write_groups)
 WINDOWS = Field(_read_windows, _write_windows)
 LOCAL_ROPE = Field(_read_local_rope, _write_local_rope)
 QUERY_SCALAR = Field(lambda model, known: {"attn.scale": model.config.query_pre_attn_scalar**-0.5}, _query_scalar)

@@ -1,7 +1,8 @@
 """What transformers calls things: for each of its model classes the configuration's numbers and the weights, as tables.
 
 In a table of weights `*` is the number of a layer, `#` that of an expert, `@` weight or bias; `{q,k,v}` stands for several
-names, whose rows are one below the other; ᵀ for a matrix kept transposed. The zoo's name is on the left.
+names, whose rows are one below the other, `a|b` for the one that there is; ᵀ for a matrix kept transposed. The zoo's name is on
+the left.
 """
 
 from __future__ import annotations
@@ -67,6 +68,21 @@ EXPERTS = f"""
     {BLOCK}.ffn.sublayer.shared.up.weight            model.layers.*.mlp.shared_experts.up_proj.weight
     {BLOCK}.ffn.sublayer.shared.out.weight           model.layers.*.mlp.shared_experts.down_proj.weight
 """
+LATENT = f"""{COMMON}{EXPERTS}
+    {BLOCK}.attn.sublayer.down.@           model.layers.*.self_attn.{{q_proj|q_a_proj,kv_a_proj_with_mqa}}.@
+    {BLOCK}.attn.sublayer.q_norm.weight    model.layers.*.self_attn.q_a_layernorm.weight
+    {BLOCK}.attn.sublayer.q.weight         model.layers.*.self_attn.q_b_proj.weight
+    {BLOCK}.attn.sublayer.kv_norm.weight   model.layers.*.self_attn.kv_a_layernorm.weight
+    {BLOCK}.attn.sublayer.up.weight        model.layers.*.self_attn.kv_b_proj.weight
+    {BLOCK}.attn.sublayer.out.@            model.layers.*.self_attn.o_proj.@
+"""
+LATENT_NUMBERS = {
+    **{key: name for key, name in DECODER.items() if key != "attn.kv_heads"}, "attn.kv_rank": "kv_lora_rank",
+    "attn.q_rank": "q_lora_rank", "attn.nope_dim": "qk_nope_head_dim", "attn.rope_dim": "qk_rope_head_dim",
+    "attn.value_dim": "v_head_dim", "attn.bias": "attention_bias", "ffn.experts": "n_routed_experts",
+    "ffn.top_k": "num_experts_per_tok", "ffn.expert.hidden": "moe_intermediate_size",
+    "ffn.gate_scale": "routed_scaling_factor",
+}
 GPT2 = f"""
     embed.weight                    transformer.wte.weight
     stack.positions.0.weight        transformer.wpe.weight
@@ -201,6 +217,13 @@ FAMILIES = {
         {**DECODER, "attn.head_dim": "head_dim", "attn.window": "sliding_window", "ffn.expert.hidden": "intermediate_size",
          "ffn.experts": "num_local_experts", "ffn.top_k": "num_experts_per_tok"},
         LLAMA + EXPERTS, (fields.ROPE,), SILU,
+    ),
+    "DeepseekV2ForCausalLM": Family("DeepseekV2Config", "deepseek_v2_lite", LATENT_NUMBERS, LATENT,
+                                    (fields.ROPE, fields.LATENT, fields.GROUPS), SILU),
+    "DeepseekV3ForCausalLM": Family(
+        "DeepseekV3Config", "deepseek_v3",
+        {**LATENT_NUMBERS, "ffn.renormalize": "norm_topk_prob", "ffn.groups": "n_group", "ffn.top_groups": "topk_group"},
+        LATENT, (fields.ROPE, fields.LATENT), SILU,
     ),
     "GPT2LMHeadModel": Family(
         "GPT2Config", "gpt2",
