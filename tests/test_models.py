@@ -227,8 +227,8 @@ def test_the_position_of_any_layer_has_an_effect_or_is_refused(pos: Choice) -> N
     ("prompt", "asked", "said"),
     [
         (4, {"new": 9}, "ask for at most 8$"),
-        (14, {"new": 9}, "shorten the prompt to 3 tokens$"),
-        (14, {"new": 90}, "shorten the prompt to 1 tokens$"),
+        (14, {"new": 9}, "shorten the prompt to 6 tokens and ask for at most 6$"),
+        (14, {"new": 2}, "shorten the prompt to 10 tokens and ask for at most 2$"),
         (4, {"new": 1, "temperature": float("nan")}, "finite temperature"),
         (4, {"new": 1, "temperature": float("inf")}, "finite temperature"),
         (4, {"new": 1, "seed": 2**64}, "seed < 2"),

@@ -13,6 +13,7 @@ import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from zoo.config import Config
+from zoo.registry import ZooError, first_line
 
 
 def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> WandbLogger:
@@ -21,12 +22,15 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
     flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
     label = ",".join(word for word in summary["overrides"] if not word.startswith(("hydra.", "logger", "trainer.", "resume")))
     summary["wandb"] = mode(settings["mode"])
-    run = wandb.init(
-        name=label[:128] or "default", dir=folder, project=settings["project"], entity=settings["entity"],
-        group=settings["group"] or _sweep(folder), job_type=settings["job_type"], tags=list(settings["tags"]),
-        mode=summary["wandb"], id=summary["id"], resume="allow", config={**flat, "config": config},
-        settings=wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True),
-    )
+    try:
+        run = wandb.init(
+            name=label[:128] or "default", dir=folder, project=settings["project"], entity=settings["entity"],
+            group=settings["group"] or _sweep(folder), job_type=settings["job_type"], tags=list(settings["tags"]),
+            mode=summary["wandb"], id=summary["id"], resume="allow", config={**flat, "config": config},
+            settings=wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True),
+        )
+    except (wandb.errors.UsageError, ValueError) as error:
+        raise ZooError(f"logger: {first_line(error)}") from error
     return WandbLogger(experiment=run)
 
 

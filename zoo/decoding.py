@@ -25,10 +25,10 @@ def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, 
         raise ZooError("generation needs a finite temperature >= 0, top_k >= 1 (or null), tokens >= 0 and 0 <= seed < 2^63")
     total, limit = tokens.shape[1] + new, model.limit
     if limit is not None and total > limit:
-        room = limit - tokens.shape[1]
-        advice = f"ask for at most {room}" if room > 0 else f"shorten the prompt to {max(1, limit - new)} tokens"
+        room, keep = limit - tokens.shape[1], max(limit - new, limit // 2)
+        shorter = "" if room > 0 else f"shorten the prompt to {keep} tokens and "
         raise ZooError(f"{tokens.shape[1]} tokens of prompt and {new} new ones are more than the {limit} that this model's"
-                       f" position knows; {advice}")
+                       f" position knows; {shorter}ask for at most {room if room > 0 else limit - keep}")
     training = model.training
     model.eval()
     draw = torch.Generator(tokens.device).manual_seed(seed)

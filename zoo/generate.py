@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -44,7 +44,7 @@ def parse(words: list[str]) -> Request:
 
     Raises ZooError for an unknown or repeated word and for a wrong type.
     """
-    known, given = [option.name for option in fields(Request)], set()
+    known, given = [option.name for option in fields(Request)], dict[str, str]()
     request = OmegaConf.structured(Request)
     for word in words:
         key, equals, value = word.partition("=")
@@ -52,16 +52,17 @@ def parse(words: list[str]) -> Request:
             raise ZooError(f"unknown word {word!r}: write ckpt=PATH prompt=TEXT{did_you_mean(key, known)}")
         if key in given:
             raise ZooError(f"{key} is given twice: write {key}=... once, in quotes where it has spaces")
-        given.add(key)
+        given[key] = value
         try:
-            request[key] = None if value == "null" and key == "top_k" else value
+            if key not in ("ckpt", "prompt"):  # in which OmegaConf would read ${...}
+                request[key] = None if value == "null" and key == "top_k" else value
         except OmegaConfBaseException as error:
             raise ZooError(f"{key}: {first_line(error)}") from error
-    if OmegaConf.is_missing(request, "ckpt") or not request.ckpt:
+    if not given.get("ckpt"):
         raise ZooError("which model? give ckpt=PATH, a run's folder or a .ckpt file")
-    made = OmegaConf.to_object(request)
+    made = OmegaConf.to_object(OmegaConf.merge(request, {"ckpt": ""}))
     assert isinstance(made, Request)
-    return made
+    return replace(made, ckpt=given["ckpt"], prompt=given.get("prompt", made.prompt))
 
 
 if __name__ == "__main__":

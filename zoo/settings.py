@@ -65,12 +65,15 @@ def check(config: Mapping[str, Any]) -> None:
         value = config[node][name]
         if value is not None and value < 1:
             raise ZooError(f"{node}.{name} must be at least 1, not {value}")
-    if not isinstance(config["seed"], int) or not 0 <= config["seed"] < 2**63:
+    if type(config["seed"]) is not int or not 0 <= config["seed"] < 2**63:
         raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
     if loader["workers"] < 0:
         raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
     if trainer["clip"] is not None and not 0 < trainer["clip"] < math.inf:
         raise ZooError(f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}")
+    tags = logger.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise ZooError(f"logger.tags must be a list of words, as in logger.tags=[first,second], not {tags}")
     if logger.get("mode", "auto") not in ("auto", "online", "offline", "disabled"):
         raise ZooError(f"logger.mode must be auto, online, offline or disabled, not {logger['mode']!r}")
     if config["resume"] not in ("never", "auto"):

@@ -73,6 +73,7 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("trainer.clip=0", "trainer.clip must be above 0"),
         ("data.val_fraction=0", "data.val_fraction above 0"),
         ("trainer.strategy=foo", "invalid strategy name"),
+        ("logger=wandb logger.project=a/b", "logger: Invalid project name 'a/b'"),
         ("data.path=", "data.path is empty"),
         ("data.path=/dev/null", "data.path=/dev/null is neither a file nor a folder"),
         ("hydra.run.dir=/proc/nope", "/proc/nope (No such file or directory): choose another"),
@@ -104,6 +105,11 @@ def test_a_mistake_is_met_with_one_plain_sentence(refused: Refused, wrong: str, 
 )
 def test_so_is_one_in_another_command(refused: Refused, module: Any, typed: str, said: str) -> None:
     assert said in refused(module, *typed.split(), tiny=False)
+
+
+def test_a_prompt_is_taken_as_it_stands() -> None:
+    asked = generate.parse(["ckpt=a?", "prompt=${oc.env:HOME} ???", "tokens=3", "top_k=null"])
+    assert asked == generate.Request("a?", "${oc.env:HOME} ???", 3, 0.8, None, 0)
 
 
 def test_a_flag_may_stand_between_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
