@@ -19,7 +19,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.models"},
     {"zoo.stack", "zoo.init"},
     {"zoo.components"},
-    {"zoo.attention"},
+    {"zoo.attention", "zoo.catalogue"},
     {"zoo.context", "zoo.functions", "zoo.config"},
     {"zoo.settings", "zoo.scan"},
     {"zoo.registry"},

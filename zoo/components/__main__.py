@@ -1,4 +1,4 @@
-"""`python -m zoo.components [--json | --readme] [GROUP]`: every part there is, its options with their defaults, its source."""
+"""`python -m zoo.components [--json | --readme] [GROUP]`: every part there is, its options, its source, its users."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import argparse
 import json
 from typing import Any
 
-from zoo import config, registry
+from zoo import catalogue, config, registry
 from zoo.registry import Entry, plainly
 
 
 def menu() -> dict[str, dict[str, dict[str, Any]]]:
-    """group -> name -> description, options with their defaults, module; plain values, for programs."""
+    """group -> name -> description, options with their defaults, module, models that use it; plain values, for programs."""
     config.discover()
-    return {group: {name: _about(entry) for name, entry in registry.entries(group).items()} for group in registry.groups()}
+    users = catalogue.users()
+    return {
+        group: {name: _about(entry, users.get((group, name), [])) for name, entry in registry.entries(group).items()}
+        for group in registry.groups()
+    }
 
 
-def _about(entry: Entry) -> dict[str, Any]:
+def _about(entry: Entry, users: list[str]) -> dict[str, Any]:
     options = {key: value for key, value in entry.defaults().items() if key != "name"}
-    return {"description": entry.about, "options": options, "module": entry.module}
+    return {"description": entry.about, "options": options, "module": entry.module, "models": users}
 
 
 def readme() -> str:
     """The menu as the README has it."""
-    rows = [f"| `{group}` | {', '.join(f'`{name}`' for name in sorted(names))} |" for group, names in sorted(menu().items())]
+    whole = {group: list(registry.entries(group)) for group in menu()} | {"model": config.menu()["model"]}
+    rows = [f"| `{group}` | {', '.join(f'`{name}`' for name in sorted(names))} |" for group, names in sorted(whole.items())]
     return "\n".join(["| group | choices |", "|---|---|", *rows])
 
 
@@ -45,13 +50,13 @@ def main() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("choice", "what it is", "options"):
-        table.add_column(column, overflow="fold")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for group, names in chosen.items():
         for name, about in names.items():
             options = " ".join(f"{key}={'null' if value is None else value}" for key, value in about["options"].items())
-            table.add_row(Text(f"{group}={name}", "cyan"), Text(about["description"]), Text(options, "dim"))
+            users = " ".join(about["models"]) and f"in {' '.join(about['models'])}"
+            lines = [Text(about["description"]), *(Text(line, "dim") for line in (options, users) if line)]
+            table.add_row(Text(f"{group}={name}", "cyan"), Text("\n").join(lines))
         table.add_section()
     Console().print(table)
 

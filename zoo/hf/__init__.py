@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo import catalogue, models, registry
 from zoo import config as configuration
-from zoo import models, registry
 from zoo.attention import MultiHead
 from zoo.hf.tables import FAMILIES, Family
 from zoo.registry import ZooError, did_you_mean
@@ -60,7 +60,7 @@ def to_hf(model: Any) -> Any:
 
     Raises ZooError where there is none, naming what stands in the way for the closest one.
     """
-    _, family, theirs = _counterpart(model)
+    _, family, theirs = counterpart(model)
     shapes = {name: tensor.shape for name, tensor in theirs.state_dict().items()}
     weights = {}
     for ours, names in _rows(family.weights, model, shapes):
@@ -128,13 +128,16 @@ def _read(family: Family, theirs: Any) -> dict[str, Any]:
     return config
 
 
-def _counterpart(model: Any) -> tuple[str, Family, Any]:
+def counterpart(model: Any) -> tuple[str, Family, Any]:
     """The class of transformers whose configuration, read back, makes the same model."""
     import transformers
 
     words, anatomy = _words(model), _anatomy(model)
     stands: dict[str, list[str]] = {}  # what stands in the way, by class
     for name, family in FAMILIES.items():
+        parts = catalogue.parts(family.model.split()[0])
+        if any((group, words[f"{group}.name"]) not in parts for group in ("arch", "norm", "residual", "pos", "ffn")):
+            continue
         try:
             values = {attribute: words[word] for word, attribute in family.numbers.items() if word in words}
             for field in family.fields:

@@ -1,0 +1,68 @@
+"""Which named model is made of which components, read from the files of conf/ without composing them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from zoo import registry
+from zoo.config import CONF, discover
+
+WITHIN = {"qk_norm": "norm", "expert": "ffn", "shared": "ffn"}  # options that choose from a group of another name
+
+
+def users() -> dict[tuple[str, str], list[str]]:
+    """(group, name) -> the named models that use it, in any of their layers."""
+    discover()
+    found: dict[tuple[str, str], list[str]] = {}
+    for file in sorted((CONF / "model").glob("*.yaml")):
+        for part in parts(file.stem):
+            found.setdefault(part, []).append(file.stem)
+    return found
+
+
+@functools.cache
+def parts(model: str) -> list[tuple[str, str]]:
+    """The (group, name) of every component that a named model uses."""
+    discover()
+    return list(dict.fromkeys(_parts(model)))
+
+
+def _parts(model: str) -> Iterator[tuple[str, str]]:
+    picked: dict[str, str] = {}
+    _pick("config.yaml", picked)
+    bodies = _pick(f"model/{model}.yaml", picked)
+    for group, name in picked.items():
+        if group in registry.groups() and name in registry.entries(group):
+            yield group, name
+    for body in bodies:
+        yield from _named(body)
+
+
+def _pick(file: str, picked: dict[str, str]) -> list[Any]:
+    """Note what the file and those that it builds on choose, later words over earlier; gives their contents."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(CONF / file))
+    bodies = []
+    for entry in content.pop("defaults", []):
+        if isinstance(entry, Mapping):
+            picked |= {key.removeprefix("override /"): name for key, name in entry.items()}
+        elif entry != "_self_":
+            bodies += _pick(f"model/{entry}.yaml", picked)
+    return [*bodies, content]
+
+
+def _named(node: Any) -> Iterator[tuple[str, str]]:
+    """The components chosen inside others, and by a pattern."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _named(item)
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            group = WITHIN.get(key, key)
+            name = value.get("name") if isinstance(value, Mapping) else value
+            if group in registry.groups() and isinstance(name, str) and name in registry.entries(group):
+                yield group, name
+            yield from _named(value)
