@@ -215,3 +215,35 @@ def test_pickled_weights_are_not_read(tmp_path: Any) -> None:
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(ZooError, match="cannot load"):
         hf.from_hf(tmp_path)
+
+
+@pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
+def test_a_trained_run_is_exported_with_its_tokenizer(tokenizer: str, tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
+    from zoo import lit, storage
+    from zoo.data import tokenizer as tokenizers
+    from zoo.hf.__main__ import main
+    from zoo.registry import build
+
+    words = build("tokenizer", {"name": tokenizer, **({"vocab": 300} if tokenizer == "bpe" else {})})
+    words.train(["the quick brown fox — jumps over", "the lazy dog, the lazy fox"])
+    ours = zoo.build("gpt2", "size=tiny", "arch.layers=2", f"tokenizer={tokenizer}", f"arch.vocab={words.vocab}", seed=2).eval()
+    checkpoint = {"state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}}
+    lit.GPT.on_save_checkpoint(lit.GPT(ours.config, ours, words), checkpoint)
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    monkeypatch.setattr("sys.argv", ["zoo.hf", f"ckpt={tmp_path / 'last.ckpt'}", f"out={tmp_path / 'out'}"])
+    main()
+    assert "model.safetensors" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="not empty"):
+        main()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "the quick — brown\n\n fox 123"
+    expected = torch.tensor(words.encode(text).tolist())[None]
+    assert read(text, return_tensors="pt")["input_ids"].tolist() == expected.tolist()
+    assert read.decode(expected[0]) == text
+    assert (read.eos_token_id, theirs.config.eos_token_id) == (words.eot, words.eot)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(expected).logits, ours(expected), rtol=1e-5, atol=1e-5)
+    assert storage.load_model(tmp_path / "last.ckpt")[1].dumps() == words.dumps()
+    assert not list(tmp_path.glob("out/*.bin"))
+    assert tokenizers.loads(words.dumps()).eot == words.eot

@@ -57,6 +57,10 @@ class Tokenizer:
         """How many bytes each id stands for, int64 of shape (vocab,)."""
         return np.array([len(piece) for piece in self.pieces], dtype=np.int64)
 
+    def library(self) -> Any:
+        """The same as a Tokenizer of the tokenizers library, which transformers loads."""
+        raise NotImplementedError
+
     def settings(self) -> dict[str, Any]:
         """The options this tokenizer was built with."""
         return {}
@@ -102,6 +106,9 @@ class Byte(Tokenizer):
 
     def train(self, texts: Iterable[str]) -> None:
         """Nothing to fit."""
+
+    def library(self) -> Any:
+        return _byte_level({**_letters(), EOT: self.eot}, [])
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.frombuffer(_utf8(text), dtype=np.uint8).astype(np.int64) for text in texts]
@@ -168,6 +175,9 @@ class BPE(Tokenizer):
         self.pieces = [pieces.get(i, b"") for i in range(self.vocab)]
         self._model = ids, merges
         self.trained = True
+
+    def library(self) -> Any:
+        return self._bpe
 
     @cached_property
     def _bpe(self) -> Any:

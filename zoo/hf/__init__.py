@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zoo import catalogue, models, registry
+from zoo import catalogue, models, registry, storage
 from zoo import config as configuration
 from zoo.attention import MultiHead
+from zoo.data.tokenizer import EOT
 from zoo.hf.tables import FAMILIES, Family
 from zoo.registry import ZooError, did_you_mean
 
@@ -77,6 +79,25 @@ def to_hf(model: Any) -> Any:
     if lost := [key for key in result.missing_keys if key in once and key not in family.buffers] + result.unexpected_keys:
         raise ZooError(f"{type(theirs).__name__}: the zoo has no weight that is {', '.join(lost[:3])}")
     return theirs.eval()
+
+
+def export(checkpoint: Any, folder: Path) -> None:
+    """Write a run's model and tokenizer as transformers saves them (safetensors).
+
+    Raises ZooError for a folder that holds something, and what to_hf raises.
+    """
+    import transformers
+
+    if folder.exists() and any(folder.iterdir()):
+        raise ZooError(f"{folder} is not empty: choose another out=FOLDER")
+    model, tokenizer, _ = storage.load_model(checkpoint)
+    theirs = to_hf(model)
+    for config in (theirs.config, theirs.generation_config):
+        config.bos_token_id = config.eos_token_id = tokenizer.eot
+    written = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.library(), bos_token=EOT, eos_token=EOT,
+                                                   model_max_length=model.limit or model.config["arch"]["length"])
+    theirs.save_pretrained(folder)
+    written.save_pretrained(folder)
 
 
 def _loaded(path: Any) -> nn.Module:

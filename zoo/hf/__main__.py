@@ -1,0 +1,31 @@
+"""The command line `python -m zoo.hf ckpt=PATH out=FOLDER`: a trained run as a folder that transformers loads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from zoo.registry import ZooError, did_you_mean, plainly
+
+WORDS = ("ckpt", "out")
+
+
+@plainly()
+def main() -> None:
+    given = dict(word.partition("=")[::2] for word in sys.argv[1:])
+    if not given or {"-h", "--help"} & set(given):
+        print(f"usage: python -m zoo.hf ckpt=PATH out=FOLDER\n\n{__doc__}")
+        return
+    for word in given:
+        if word not in WORDS:
+            raise ZooError(f"unknown word {word!r}: write ckpt=PATH out=FOLDER{did_you_mean(word, WORDS)}")
+    if not all(map(given.get, WORDS)):
+        raise ZooError("what, and where to? give ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER")
+    from zoo import hf
+
+    hf.export(given["ckpt"], Path(given["out"]))
+    print(f"{given['out']} has config.json, model.safetensors and the tokenizer: AutoModel.from_pretrained loads them")
+
+
+if __name__ == "__main__":
+    main()
