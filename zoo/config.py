@@ -46,7 +46,10 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 
 def finished(composed: DictConfig) -> Config:
-    """A composed configuration as plain values, with the vocabulary filled in from the tokenizer where it was left open."""
+    """A composed configuration as plain values, with the vocabulary filled in where it was left open.
+
+    It is the tokenizer's, and what the objective needs beside it.
+    """
     try:
         config: Any = OmegaConf.to_container(composed, resolve=True, enum_to_str=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -56,9 +59,11 @@ def finished(composed: DictConfig) -> Config:
         if group not in config:
             raise ZooError(f"a run needs a {group}{did_you_mean('', registry.entries(group))}")
         config[group] = registry.resolve(group, config[group])
-    if config["arch"]["vocab"] is None:
-        config["arch"]["vocab"] = registry.build("tokenizer", config["tokenizer"]).vocab
     settings.check(config)
+    if config["arch"]["vocab"] is None:
+        tokenizer = registry.build("tokenizer", config["tokenizer"])
+        objective = registry.build("objective", config["objective"], tokenizer, config["loader"]["length"])
+        config["arch"]["vocab"] = tokenizer.vocab + objective.extra
     return config
 
 
