@@ -42,7 +42,8 @@ def parameters(model: Any) -> dict[str, int]:
 
 def inputs(model: Any, tokens: Any) -> dict[str, Any]:
     """What a model is called with, its sequences all being these tokens."""
-    return {name: tokens for name in ("tokens", "decoder_tokens")[: 1 + (model.family == "encoder_decoder")]}
+    names = ("tokens", "decoder_tokens") if model.family == "encoder_decoder" else ("tokens",)
+    return dict.fromkeys(names, tokens)
 
 
 def of(config: Mapping[str, Any]) -> dict[str, Any]:
