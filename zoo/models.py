@@ -20,7 +20,7 @@ LAYERED = ("norm", "residual", "block", "pos", "attn", "ffn")
 class Model(nn.Module):
     """What the families share: the embedding, the head, and the numbers that both and the stack are made with."""
 
-    family: str  # which objectives it serves, and what it is used for
+    family = "decoder"  # which objectives it serves, and what it is used for
 
     def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, vocab: int | None,
                  dropout: float) -> None:
@@ -87,7 +87,7 @@ class Decoder(OneStack):
     `opening_norm` normalises the embeddings.
     """
 
-    family, causal = "decoder", True
+    causal = True
 
 
 @register("arch", "encoder")
