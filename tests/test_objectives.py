@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,15 @@ def test_masked_proportions() -> None:
     assert not (others == EOT).any()
     assert others.unique().numel() == 256
     assert others.max() < VOCAB
+
+
+def test_no_place_is_shown_as_end_of_text_whichever_id_that_is() -> None:
+    for eot in range(4):
+        made = registry.build("objective", {"name": "mlm", "rate": 1.0, "mask_share": 0.0, "random_share": 1.0},
+                              SimpleNamespace(vocab=4, eot=eot), 64)
+        tokens = torch.full((1, 64), (eot + 1) % 4)
+        shown = made.prepare({"tokens": tokens, "labels": tokens, "rows": torch.zeros(1).long()}, 0)["tokens"]
+        assert set(shown.flatten().tolist()) == {0, 1, 2, 3} - {eot}
 
 
 def test_masks_are_labelled_and_nothing_else() -> None:
@@ -292,6 +302,9 @@ def test_an_encoder_decoder_generates_with_its_cache_as_without() -> None:
     """The likeliest token each time, from whole forward passes; and the rows of a batch as each alone."""
     composed = config.compose(["model=t5", "arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=32", "pos=rope"])
     model = models.build(composed, seed=1).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that every token of the source has an effect
+            parameter *= 2
     source = torch.randint(257, (2, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(9) < torch.tensor([[9], [5]])
     start = torch.full((2, 1), 257)

@@ -71,6 +71,6 @@ def _choose(logits: Tensor, temperature: float, top_k: int | None, draw: torch.G
 
 
 def at_places(model: Any, tokens: Tensor, places: Tensor, vocab: int) -> Tensor:
-    """The probabilities (N, vocab) of the first `vocab` ids at these places (N,) of the tokens (1, Q)."""
+    """The probabilities (N, vocab) of the first `vocab` ids at these of the B·Q places (N,) of the tokens (B, Q)."""
     with evaluating(model):
         return model(tokens, places=places)[:, :vocab].float().softmax(-1)

@@ -139,7 +139,7 @@ class BERT(Learner):
         places = np.flatnonzero(asked == self.objective.mask)
         if not len(places):
             raise ZooError(f"this model fills masks: write {decoding.MARK} in the prompt, once for each token that is missing")
-        best = self._at(asked, places).topk(min(top, self.tokenizer.vocab))
+        best = self._at(self._row(asked), places).topk(min(top, self.tokenizer.vocab))
         return [
             [(self.tokenizer.decode([token]), share) for token, share in zip(tokens, shares, strict=True)]
             for tokens, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -153,17 +153,20 @@ class BERT(Learner):
         return "\n".join([filled, "", *(f"mask {number}: {line}" for number, line in enumerate(lines, 1))])
 
     def sample(self, ids: np.ndarray, seed: int = 0) -> str:
-        row = torch.as_tensor(ids[: min(300, self.room)].astype(np.int64))[None]
-        hidden = self.objective.prepare({"tokens": row, "labels": row, "rows": torch.zeros(1, dtype=torch.long)}, seed)
-        tokens, places = hidden["tokens"][0].numpy(), hidden["places"].numpy()
-        best = self._at(tokens, places).argmax(-1).tolist()
-        shown = [self.tokenizer.decode(part) for part in np.split(row[0].numpy(), np.sort([*places, *(places + 1)]))]
+        width = min(self.room, len(ids), 300)
+        text = ids[: min(len(ids), 300) // width * width].astype(np.int64)
+        rows = torch.as_tensor(text).view(-1, width)
+        hidden = self.objective.prepare({"tokens": rows, "labels": rows, "rows": torch.arange(len(rows))}, seed)
+        places = hidden["places"].numpy()
+        best = self._at(hidden["tokens"], places).argmax(-1).tolist()
+        shown = [self.tokenizer.decode(part) for part in np.split(text, np.sort([*places, *(places + 1)]))]
         shown[1::2] = [f"«{self.tokenizer.decode([token])}»" for token in best]
-        right = sum(row[0, place].item() == token for place, token in zip(places.tolist(), best, strict=True))
+        right = (text[places] == best).sum()
         return "".join(shown) + f"\n({right} of the {len(best)} hidden tokens are filled in as they were)"
 
-    def _at(self, tokens: np.ndarray, places: np.ndarray) -> Tensor:
-        return decoding.at_places(self.model, self._row(tokens), self._row(places)[0], self.tokenizer.vocab)
+    def _at(self, tokens: Tensor, places: np.ndarray) -> Tensor:
+        tokens, at = tokens.to(self._row([]).device), self._row(places)[0]
+        return decoding.at_places(self.model, tokens, at, self.tokenizer.vocab)
 
 
 class T5(Learner):
