@@ -93,7 +93,7 @@ def zoo_training(*words: str) -> Candidate:
 
     def candidate(shape: Shape) -> Step:
         model, batch = zoo_model(words, shape), shape.batch_of_tokens()
-        objective = build("objective", "clm")
+        objective = build("objective", "clm", build("tokenizer", "byte"), shape.length)
 
         def loss() -> Tensor:
             total, tokens = objective(model, batch)

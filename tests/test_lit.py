@@ -29,6 +29,8 @@ class Given:
 
 
 class Tokens:
+    vocab, eot = 1, 0
+
     def byte_lengths(self) -> list[int]:
         return [1]
 

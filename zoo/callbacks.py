@@ -80,18 +80,19 @@ class Watch(lightning.Callback):
             raise Diverged(f"the loss became {loss} at step {step}: try a lower optim.lr, a longer schedule.warmup,"
                            " trainer.clip=1, or residual=pre")
         if due:
-            self.logged = step
-            self._log(trainer, step, loss, tokens)
+            loader = module.config["loader"]
+            seen, self.logged = (step - self.logged) * loader["batch_size"] * loader["length"], step
+            self._log(trainer, step, loss / max(tokens, 1), seen)
             module.shown.zero_()
 
-    def _log(self, trainer: Any, step: int, loss: float, tokens: float) -> None:
+    def _log(self, trainer: Any, step: int, loss: float, tokens: int) -> None:
         now = time.perf_counter()
         seconds = max(now - self.started, 1e-9)
         self.tokens += tokens
         self.training_seconds += seconds
         self.started = now
         rate = trainer.optimizers[0].param_groups[0]["lr"]
-        self.row = {"train/loss": loss / max(tokens, 1), "train/lr": rate, "train/tokens_per_second": tokens / seconds}
+        self.row = {"train/loss": loss, "train/lr": rate, "train/tokens_per_second": tokens / seconds}
         for logger in trainer.loggers:
             logger.log_metrics(self.row, step)
 

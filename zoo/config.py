@@ -49,8 +49,9 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 
 def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
-    """A composed configuration as plain values: shrunk where a size says so, and the vocabulary that the tokenizer needs.
+    """A composed configuration as plain values: shrunk where a size says so, the vocabulary filled in where it was left open.
 
+    That is the tokenizer's, and what the objective needs beside it.
     `words` are those of the command line, which are never changed or left out.
     """
     try:
@@ -71,9 +72,11 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
     for group, rule in sizes.items():
         if group in config:
             _shrink(group, config[group], rule, sizes, given)
-    if config["arch"]["vocab"] is None:
-        config["arch"]["vocab"] = registry.build("tokenizer", config["tokenizer"]).vocab
     settings.check(config)
+    if config["arch"]["vocab"] is None:
+        tokenizer = registry.build("tokenizer", config["tokenizer"])
+        objective = registry.build("objective", config["objective"], tokenizer, config["loader"]["length"])
+        config["arch"]["vocab"] = tokenizer.vocab + objective.extra
     return config
 
 

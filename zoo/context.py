@@ -70,7 +70,7 @@ class Cache(NoCache):
 
     @property
     def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffers in self.buffers.values() for buffer in buffers)
+        return sum(kept.nbytes for each in (self.buffers, self.fixed) for tensors in each.values() for kept in tensors)
 
 
 def unchanged(x: Tensor) -> Tensor:

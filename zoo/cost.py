@@ -4,8 +4,7 @@ It is made on the meta device, so that any size takes seconds.
 FLOPs are of matrix products, two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and
 count nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`, what it does beside
 its matrices, or `active()`, those of its children that a token passes through; otherwise every matrix it owns, and every
-child, is a product with each token.
-"""
+child, is a product with each token."""
 
 from __future__ import annotations
 
@@ -41,6 +40,12 @@ def parameters(model: Any) -> dict[str, int]:
     return parts
 
 
+def inputs(model: Any, tokens: Any) -> dict[str, Any]:
+    """What a model is called with, its sequences all being these tokens."""
+    names = ("tokens", "decoder_tokens") if model.family == "encoder_decoder" else ("tokens",)
+    return dict.fromkeys(names, tokens)
+
+
 def of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The cost of a configuration: parameters, in all and by part, FLOPs a token, bytes of KV cache."""
     import torch
@@ -50,8 +55,9 @@ def of(config: Mapping[str, Any]) -> dict[str, Any]:
 
     model = models.build(config, device="meta")
     length, loader, trainer = config["arch"]["length"], config["loader"], config["trainer"]
-    cache = Cache(2)
-    model(torch.zeros(1, 2, dtype=torch.long, device="meta"), cache=cache)
+    cache, tokens = Cache(2), torch.zeros(1, 2, dtype=torch.long, device="meta")
+    if model.family != "encoder":  # which sees all tokens at once, and keeps none
+        model(**inputs(model, tokens), cache=cache)
     by_part = parameters(model)
     total = sum(by_part.values())
     forward = flops(model, loader["length"])
@@ -73,8 +79,12 @@ def training_memory(config: Mapping[str, Any]) -> int:
 
     The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory.
     """
+    import numpy as np
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from zoo.data.cache import Tokens
+    from zoo.data.loading import Blocks
 
     loader, trainer = config["loader"], config["trainer"]
     kept: dict[int, int] = {}
@@ -86,15 +96,19 @@ def training_memory(config: Mapping[str, Any]) -> int:
 
     keep: list[torch.Tensor] = []
     batch = max(1, loader["batch_size"] // (trainer["accumulate"] * trainer["devices"] * trainer["nodes"]))
-    with FakeTensorMode(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+    tokenizer = build("tokenizer", config["tokenizer"])
+    objective = build("objective", config["objective"], tokenizer, loader["length"])
+    ids = np.zeros(batch * loader["length"] + 1, dtype=np.int64)
+    real = objective.prepare(Blocks(Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"])
+                             .__getitems__(range(batch)), config["seed"])
+    logits = real["places" if "places" in real else "labels"].numel() * config["arch"]["vocab"] * 4
+    with FakeTensorMode() as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         model = build("arch", config["arch"], config)
         weights = {p.untyped_storage()._cdata for p in model.parameters()}
-        tokens = torch.zeros(batch, loader["length"], dtype=torch.long)
-        logits = model(tokens)
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        objective(model, {name: fake.from_tensor(tensor) for name, tensor in real.items()})
     total = sum(parameter.numel() for parameter in model.parameters())
     # the backward pass begins with a gradient as large as the logits, while all the rest is still there
-    activations = logits.nbytes + sum(size for storage, size in kept.items() if storage not in weights)
+    activations = logits + sum(size for storage, size in kept.items() if storage not in weights)
     scale = BYTES.get(trainer["precision"], 4) / 4
     state = total * (4 * 4 if trainer["precision"].endswith(("32-true", "mixed")) else 4 * 2)
     return int(state + activations * scale)
@@ -113,7 +127,7 @@ def table(cost: Mapping[str, Any], title: str) -> Any:
     shown.add_row("  6·N estimate", f"{cost['flops_per_token_6n']:.4g}", "N parameters, embeddings included")
     shown.add_row("  forward", f"{cost['flops_per_token_forward']:.4g}")
     shown.add_row("training FLOPs", f"{cost['training_flops']:.4g}", "all steps")
-    shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "one sequence of arch.length, float32")
+    shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "sequences of arch.length, float32")
     shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, AdamW, activations")
     return shown
 

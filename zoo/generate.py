@@ -1,4 +1,7 @@
-"""The command line `python -m zoo.generate ckpt=PATH prompt="..."`: a trained model goes on with a text."""
+"""The command line `python -m zoo.generate ckpt=PATH prompt="..."`: a trained model goes on with a text.
+
+One that fills gaps does so wherever the prompt has a [MASK].
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,11 @@ def main() -> None:
         print(f"usage: python -m zoo.generate {shown}\n\n{__doc__}")
         return
     request = parse(words)
-    from zoo import decoding, storage
+    from zoo import lit, storage
 
-    model, tokenizer, _ = storage.load_model(request.ckpt)
-    print(request.prompt + decoding.continue_text(
-        model, tokenizer, request.prompt, request.tokens, request.temperature, request.top_k, request.seed,
-    ))
+    model, tokenizer, config = storage.load_model(request.ckpt)
+    how = {name: value for name, value in vars(request).items() if name not in ("ckpt", "prompt")}
+    print(lit.learner(config, model, tokenizer).answer(request.prompt, **how))
 
 
 def parse(words: list[str]) -> Request:

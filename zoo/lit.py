@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import lightning
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 from torchmetrics import SumMetric
 
 from zoo import decoding, optim
 from zoo.context import Trace
-from zoo.registry import build
+from zoo.registry import ZooError, build
 
 Batch = dict[str, Tensor]
 
@@ -24,11 +28,11 @@ class Learner(lightning.LightningModule):
     optimiser step the gradient is divided by the number of labelled tokens that made it.
     """
 
-    def __init__(self, config: dict[str, Any], model: nn.Module, tokenizer: Any) -> None:
+    def __init__(self, config: dict[str, Any], model: Any, tokenizer: Any) -> None:
         super().__init__()
         self.config, self.model, self.tokenizer = config, model, tokenizer
-        self.objective = build("objective", config["objective"])
-        self.byte_lengths = torch.as_tensor(tokenizer.byte_lengths())
+        self.objective = build("objective", config["objective"], tokenizer, config["loader"]["length"])
+        self.byte_lengths = F.pad(torch.as_tensor(tokenizer.byte_lengths()), (0, self.objective.extra))
         self.nats, self.labelled, self.bytes = (SumMetric().set_dtype(torch.double) for _ in range(3))
 
     def on_fit_start(self) -> None:
@@ -44,13 +48,13 @@ class Learner(lightning.LightningModule):
         self.shown += torch.stack([loss.detach(), tokens])
         for router, loads in trace.loads:
             self.loads[router] = self.loads.get(router, 0) + loads
-        return sum(trace.losses, loss) / self._nominal_tokens()
+        return (loss + self.objective.share * sum(trace.losses)) / self._nominal_tokens()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn the gradient of the sum into that of the mean over all tokens of the step, on all ranks."""
         world = self.trainer.world_size
         tokens = self.window_tokens if world == 1 else self.trainer.strategy.reduce(self.window_tokens.clone(), reduce_op="sum")
-        scale = self._nominal_tokens() * self.trainer.accumulate_grad_batches * world / tokens
+        scale = self._nominal_tokens() * self.trainer.accumulate_grad_batches * world / tokens.clamp(min=1)
         if scale.is_cuda or scale != 1:  # asking a GPU would wait for it
             torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
         self.window_tokens.zero_()
@@ -102,10 +106,115 @@ class Learner(lightning.LightningModule):
         checkpoint["zoo"] = {"config": self.config, "tokenizer": self.tokenizer.dumps()}
 
 
+    def answer(self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, top_k: int | None = 50, seed: int = 0) -> str:
+        """What this model makes of a text, the text included; what the options are is said at zoo.decoding.generate."""
+        raise NotImplementedError
+
+    def sample(self, ids: np.ndarray, seed: int = 0) -> str:
+        """Something to look at, where need be from these tokens of a text that it was not trained on."""
+        raise NotImplementedError
+
+    @property
+    def room(self) -> int:
+        """The most tokens that a sample may have."""
+        return self.model.limit or self.config["arch"]["length"]
+
+    def _row(self, ids: Sequence[int] | np.ndarray) -> Tensor:
+        return torch.as_tensor(ids, dtype=torch.long, device=next(self.model.parameters()).device)[None]
+
+
 class GPT(Learner):
     """A decoder trained on the next token, used to generate."""
 
     def generate(self, prompt: str = "", *, tokens: int = 200, temperature: float = 0.8, top_k: int | None = 50,
                  seed: int = 0) -> str:
-        """The continuation of a text; the same seed gives the same text."""
-        return decoding.continue_text(self.model, self.tokenizer, prompt, tokens, temperature, top_k, seed)
+        """The continuation of a text, which starts a document; the same seed gives the same text."""
+        eot, encoded = self.tokenizer.eot, self.tokenizer.encode(prompt)
+        written = decoding.generate(self.model, self._row([eot, *encoded]), tokens, temperature=temperature, top_k=top_k,
+                                    end=eot, seed=seed)
+        return self.tokenizer.decode([token for token in written[0].tolist() if token != eot])
+
+    def answer(self, prompt: str, **how: Any) -> str:
+        return prompt + self.generate(prompt, **how)
+
+    def sample(self, ids: np.ndarray, seed: int = 0) -> str:
+        return self.generate(tokens=min(300, self.room - 1), seed=seed)
+
+
+class BERT(Learner):
+    """An encoder trained on hidden tokens, used to fill masks."""
+
+    def fill_mask(self, text: str, *, top: int = 5) -> list[list[tuple[str, float]]]:
+        """The likeliest tokens at each [MASK] of a text, which starts a document, with their probabilities.
+
+        A mask is one token: with tokenizer=byte, one byte. Raises ZooError for a text without a mask.
+        """
+        asked = self.objective.ask([self.tokenizer.encode(part) for part in text.split(decoding.MARK)])
+        places = np.flatnonzero(asked == self.objective.mask)
+        if not len(places):
+            raise ZooError(f"this model fills masks: write {decoding.MARK} in the prompt, once for each token that is missing")
+        best = self._at(self._row(asked), places).topk(min(top, self.tokenizer.vocab))
+        return [
+            [(self.tokenizer.decode([token]), share) for token, share in zip(tokens, shares, strict=True)]
+            for tokens, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def answer(self, prompt: str, **how: Any) -> str:
+        """The text with its masks filled, and of each mask the likeliest tokens."""
+        found, parts = self.fill_mask(prompt), prompt.split(decoding.MARK)
+        filled = "".join(map("".join, zip_longest(parts, (best[0][0] for best in found), fillvalue="")))
+        lines = [", ".join(f"{token!r} {share:.1%}" for token, share in best) for best in found]
+        return "\n".join([filled, "", *(f"mask {number}: {line}" for number, line in enumerate(lines, 1))])
+
+    def sample(self, ids: np.ndarray, seed: int = 0) -> str:
+        width = min(self.room, len(ids), 300)
+        text = ids[: min(len(ids), 300) // width * width].astype(np.int64)
+        rows = torch.as_tensor(text).view(-1, width)
+        hidden = self.objective.prepare({"tokens": rows, "labels": rows, "rows": torch.arange(len(rows))}, seed)
+        places = hidden["places"].numpy()
+        best = self._at(hidden["tokens"], places).argmax(-1).tolist()
+        shown = [self.tokenizer.decode(part) for part in np.split(text, np.sort([*places, *(places + 1)]))]
+        shown[1::2] = [f"«{self.tokenizer.decode([token])}»" for token in best]
+        right = (text[places] == best).sum()
+        return "".join(shown) + f"\n({right} of the {len(best)} hidden tokens are filled in as they were)"
+
+    def _at(self, tokens: Tensor, places: np.ndarray) -> Tensor:
+        tokens, at = tokens.to(self._row([]).device), self._row(places)[0]
+        return decoding.at_places(self.model, tokens, at, self.tokenizer.vocab)
+
+
+class T5(Learner):
+    """An encoder-decoder, used to fill the gaps of a text, or to go on with it, as its objective is."""
+
+    def generate(self, prompt: str = "", *, tokens: int = 200, temperature: float = 0.8, top_k: int | None = 50,
+                 seed: int = 0) -> str:
+        """The text with each [MASK] replaced by as many tokens as it takes; without one, the text and what comes next."""
+        parts = [self.tokenizer.encode(part) for part in prompt.split(decoding.MARK)]
+        return self._joined(parts, self._fill(parts, tokens, temperature, top_k, seed))
+
+    def answer(self, prompt: str, **how: Any) -> str:
+        return self.generate(prompt, **how)
+
+    def sample(self, ids: np.ndarray, seed: int = 0) -> str:
+        parts, missing = self.objective.example(ids[: min(300, self.room) - 2])
+        fills = self._fill(parts, min(60, self.room - 2), 0.0, None, seed)
+        return self._joined(parts, fills, "«{}»") + f"\n(hidden was «{self.tokenizer.decode(missing)}»)"
+
+    def _fill(self, parts: list[np.ndarray], new: int, temperature: float, top_k: int | None, seed: int) -> list[str]:
+        source, begin, end = self.objective.ask(parts)
+        written = decoding.generate(self.model, self._row(begin), new, temperature=temperature, top_k=top_k, end=end, seed=seed,
+                                    source=self._row(source))
+        fills = self.objective.read([*begin, *written[0].tolist()])
+        return [self.tokenizer.decode(fill) for fill in fills[: max(len(parts) - 1, 1)]]
+
+    def _joined(self, parts: list[np.ndarray], fills: list[str], form: str = "{}") -> str:
+        texts = [self.tokenizer.decode(part) for part in parts]
+        return "".join(text + fill for text, fill in zip_longest(texts, map(form.format, fills), fillvalue=""))
+
+
+FAMILIES: dict[str, type[Learner]] = {"decoder": GPT, "encoder": BERT, "encoder_decoder": T5}
+
+
+def learner(config: dict[str, Any], model: Any, tokenizer: Any) -> Learner:
+    """The LightningModule of a model, by the family that it is of."""
+    return FAMILIES[model.family](config, model, tokenizer)

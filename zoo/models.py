@@ -20,6 +20,8 @@ LAYERED = ("norm", "residual", "block", "pos", "attn", "ffn")
 class Model(nn.Module):
     """What the families share: the embedding, the head, and the numbers that both and the stack are made with."""
 
+    family = "decoder"  # which objectives it serves, and what it is used for
+
     def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, vocab: int | None,
                  dropout: float) -> None:
         super().__init__()
@@ -34,9 +36,9 @@ class Model(nn.Module):
         self.embed = registry.build("embed", parts["embed"], vocab, dim)
         self.head = registry.build("head", parts["head"], dim, vocab)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., dim) -> (..., vocab)."""
-        return self.head(hidden, self.embed.weight)
+    def logits(self, hidden: Tensor, places: Tensor | None = None) -> Tensor:
+        """(..., dim) -> (..., vocab); or (B, Q, dim) -> (N, vocab), of these (N,) of the B·Q places alone."""
+        return self.head(hidden if places is None else hidden.flatten(0, 1)[places], self.embed.weight)
 
     @property
     def stacks(self) -> list[Stack]:
@@ -65,14 +67,15 @@ class OneStack(Model):
         segments = given.pop("segments", None)
         return self.stack(self.embed(tokens, segments), padding_mask, **given)
 
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
-        """tokens (B, Q) -> logits (B, Q, vocab).
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, places: Tensor | None = None,
+                **given: Any) -> Tensor:
+        """tokens (B, Q) -> logits (B, Q, vocab), or where `places` (N,) names some of the B·Q, of these alone (N, vocab).
 
         padding_mask (B, Q) is True where there is a token, on either side. May be given by name: positions (B, Q) and
         documents (B, Q), which place and separate packed documents; segments (B, Q), where the embedding has such; a cache
         (zoo.context.Cache) of the tokens before these; a trace (zoo.context.Trace) to be written.
         """
-        return self.logits(self.hidden(tokens, padding_mask, **given))
+        return self.logits(self.hidden(tokens, padding_mask, **given), places)
 
 
 @register("arch", "decoder")
@@ -91,7 +94,7 @@ class Decoder(OneStack):
 class Encoder(OneStack):
     """Encoder only: each token sees all (BERT, Devlin 2018). Options as for a decoder."""
 
-    causal = False
+    family, causal = "encoder", False
 
 
 @register("arch", "encoder_decoder")
@@ -101,6 +104,8 @@ class EncoderDecoder(Model):
     `cross` chooses the attention between them (mha, gqa, mqa, or a mapping with options); `decoder_layers` defaults to
     `layers`; the other options as for a decoder, for both stacks. The embedding serves both.
     """
+
+    family = "encoder_decoder"
 
     def __init__(self, parts: Parts, *, dim: int = 128, layers: int = 4, heads: int = 4, length: int = 256,
                  vocab: int | None = None, dropout: float = 0.0, first: list[Any] = [], pattern: list[Any] = [],  # noqa: B006

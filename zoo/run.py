@@ -26,7 +26,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
-from zoo import cost, lit, models, registry, storage
+from zoo import cost, lit, models, objectives, registry, storage
 from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
@@ -128,11 +128,10 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if settings["threads"]:
         torch.set_num_threads(settings["threads"])
     corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
-    if corpus.tokenizer.vocab > config["arch"]["vocab"]:
-        raise ZooError(f"arch.vocab={config['arch']['vocab']} is smaller than the tokenizer's {corpus.tokenizer.vocab}")
     if not len(corpus.splits["val"].ids):
         raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
     model = models.build(config, seed=config["seed"])
+    objectives.check(config, model)
     by_part, about = cost.parameters(model), dict(corpus.summary)
     tell(yardsticks=about.pop("yardsticks"), data=about, parameters=sum(by_part.values()), parameters_by_part=by_part,
          flops_per_token=cost.BACKWARD_AND_FORWARD * cost.flops(model, loader["length"]))
@@ -140,9 +139,11 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         stack.checkpointing = settings["gradient_checkpointing"]
     if settings["compile"]:
         model.compile()
-    module = lit.GPT(config, model, corpus.tokenizer)
+    module = lit.learner(config, model, corpus.tokenizer)
+    tell(over=module.objective.over)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
-                workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"])
+                workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
+                prepare=module.objective.prepare)
     last = folder / "checkpoints" / "last.ckpt"
     resume_step = _check_resumable(last, model)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
@@ -160,8 +161,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
          seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
          metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
     if settings["sample"] and trainer.is_global_zero:
-        limit = model.limit or config["arch"]["length"]
-        tell(sample=module.generate(tokens=min(300, limit - 1), seed=config["seed"]))
+        tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")

@@ -12,6 +12,12 @@ from rich.text import Text
 
 from zoo.cost import size
 
+YARDSTICKS = {"unigram": "byte frequencies", "bigram": "byte pairs", "xz": "the compressor, on this text alone"}
+TRY = {  # what to let a model do, by its arch
+    "encoder": ('prompt="def [MASK]ain("', "let it fill the mask"),
+    "encoder_decoder": ('prompt="def main(): return [MASK] + 1"', "let it fill the gap"),
+}
+
 
 def show(summary: dict[str, Any], folder: Path, console: Console | None = None) -> None:
     """Print the result of a finished run."""
@@ -20,8 +26,9 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     result = Table(title="Validation", title_justify="left", box=None, padding=(0, 2), show_header=False)
     result.add_row("loss", f"{metrics['val/loss']:.4f}", "nats a token")
     result.add_row("perplexity", f"{metrics['val/perplexity']:.4g}")
-    result.add_row("[bold]bits per byte", f"[bold]{metrics['val/bits_per_byte']:.3f}", "of the same text:")
-    for name, what in (("unigram", "byte frequencies"), ("bigram", "byte pairs"), ("xz", "the compressor, on this text alone")):
+    over = summary.get("over")  # the yardsticks measure the whole text, each byte by those before it
+    result.add_row("[bold]bits per byte", f"[bold]{metrics['val/bits_per_byte']:.3f}", f"of {over or 'the same text:'}")
+    for name, what in YARDSTICKS.items() if over is None else ():
         result.add_row(f"  {name}", f"{yard[name]:.3f}", what)
     cost = Table(title="Cost", title_justify="left", box=None, padding=(0, 2), show_header=False)
     cost.add_row("parameters", f"{summary['parameters']:,}")
@@ -46,8 +53,9 @@ def _next(summary: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     mine = summary["choices"]
     others = {"norm": "layer,rms", "pos": "learned,rope"}
     sweep = " ".join(f"{group}={both}" for group, both in others.items() if mine.get(group))
+    prompt, use = TRY.get(mine.get("arch", ""), ('prompt="def "', "let it write"))
     commands = [
-        (f'python -m zoo.generate ckpt={folder} prompt="def "', "let it write"),
+        (f"python -m zoo.generate ckpt={folder} {prompt}", use),
         (f"python -m zoo.train -m {sweep} seed=0,1,2", "compare parts, one run for each combination"),
         ("python -m zoo.components", "all the parts there are"),
     ]

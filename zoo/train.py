@@ -140,12 +140,14 @@ def _refuse_meaningless(config: Config) -> None:
     """Make the model on the meta device, where it costs nothing; components refuse what has no meaning."""
     import torch
 
-    from zoo import models, registry
+    from zoo import models, objectives, registry
 
     registry.build("data", config["data"])
     registry.build("optim", config["optim"], [{"params": [torch.zeros(1)], "decays": True}])
     registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
-    limit = models.build(config, device="meta").limit
+    model = models.build(config, device="meta")
+    objectives.check(config, model)
+    limit = model.limit
     if limit is not None and config["loader"]["length"] > limit:
         raise ZooError(f"loader.length={config['loader']['length']} is longer than the {limit} positions of"
                        f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")

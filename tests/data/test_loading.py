@@ -6,7 +6,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Tokens
-from zoo.data.loading import IGNORE, Blocks, GlobalBatches, as_is
+from zoo.data.loading import IGNORE, Blocks, GlobalBatches, unprepared
 from zoo.registry import ZooError
 
 
@@ -27,7 +27,10 @@ def test_each_id_but_the_first_is_a_label_once(tokens, length):
     assert (batch["tokens"].flatten()[~real] == tokens.eot).all()
     assert real[: int(real.sum())].all()
     assert (~real).sum() < length
-    assert set(batch) == {"tokens", "labels"}
+    assert set(batch) == {"tokens", "labels", "rows"}
+    later = blocks.__getitems__([index + 3 * len(blocks) for index in range(len(blocks))])
+    assert all(torch.equal(later[name], batch[name]) for name in ("tokens", "labels"))
+    assert (later["rows"] - batch["rows"]).unique().tolist() == [3 * len(blocks)]
 
 
 def test_a_batch_is_its_blocks_in_the_order_asked(tokens):
@@ -60,15 +63,15 @@ def test_no_block_from_an_empty_split():
 def test_an_epoch_is_a_permutation_and_batches_cross_its_end():
     stream = list(itertools.chain(*take(GlobalBatches(10, 4, seed=3), 15)))
     epochs = [stream[start : start + 10] for start in range(0, 60, 10)]
-    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 6
+    assert [sorted(epoch) for epoch in epochs] == [list(range(start, start + 10)) for start in range(0, 60, 10)]
+    assert len({tuple(index % 10 for index in epoch) for epoch in epochs}) == 6
     assert stream == list(itertools.chain(*take(GlobalBatches(10, 4, seed=3), 15)))
     assert stream != list(itertools.chain(*take(GlobalBatches(10, 4, seed=4), 15)))
 
 
 def test_a_batch_larger_than_the_split_holds_it_several_times():
     (batch,) = take(GlobalBatches(3, 8, seed=0), 1)
-    assert sorted(batch[:3]) == sorted(batch[3:6]) == [0, 1, 2]
+    assert [sorted(batch[start : start + 3]) for start in (0, 3)] == [[0, 1, 2], [3, 4, 5]]
     assert len(batch) == 8
 
 
@@ -93,7 +96,7 @@ def test_a_step_that_cannot_be_shared_is_refused():
 def loader(tokens, workers, seed=5, **options):
     blocks = Blocks(tokens, 4, isolate=True)
     batches = GlobalBatches(len(blocks), 4, seed, **options)
-    return StatefulDataLoader(blocks, batch_sampler=batches, collate_fn=as_is, num_workers=workers)
+    return StatefulDataLoader(blocks, batch_sampler=batches, collate_fn=unprepared, num_workers=workers)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")

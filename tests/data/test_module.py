@@ -1,3 +1,4 @@
+import itertools
 from types import SimpleNamespace
 
 import lightning
@@ -9,7 +10,7 @@ from zoo.data.cache import Corpus
 from zoo.data.loading import IGNORE
 from zoo.data.module import Data
 from zoo.data.tokenizer import Byte
-from zoo.registry import ZooError
+from zoo.registry import ZooError, build
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -43,6 +44,31 @@ def test_the_processes_of_a_trainer_share_each_step(tokens):
         module.trainer = SimpleNamespace(global_rank=rank, world_size=2)
         halves.append(next(iter(module.train_dataloader()))["tokens"])
     assert torch.equal(torch.cat(halves), whole["tokens"])
+
+
+@pytest.mark.parametrize("choice", [{"name": "mlm", "rate": 0.5}, {"name": "span", "density": 0.5}])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_hidden_depends_on_neither_processes_nor_micro_batches_nor_workers(tokens, choice, workers):
+    objective = build("objective", choice, Byte(), 16)
+
+    def step(world, accumulate, loader):
+        rows = []
+        for part in range(accumulate):
+            for rank in range(world):
+                module = data(tokens, length=16, workers=workers, accumulate=accumulate, prepare=objective.prepare)
+                module.trainer = SimpleNamespace(global_rank=rank, world_size=world)
+                rows += list(itertools.islice(getattr(module, loader)(), part + 1))[part]["labels"].tolist()
+        return rows
+
+    whole = step(1, 1, "train_dataloader")
+    assert len(whole) == 4
+    assert whole == step(2, 1, "train_dataloader") == step(2, 2, "train_dataloader")
+    assert len(set(map(tuple, whole))) == 4, "also of the blocks that a batch larger than an epoch holds twice"
+    module = data(tokens, length=16, prepare=objective.prepare)
+    once, again, test = (next(iter(loader()))["labels"].tolist() for loader in (
+        module.val_dataloader, module.val_dataloader, module.test_dataloader,
+    ))
+    assert once == again != test
 
 
 def test_too_little_text_is_refused(tokens):

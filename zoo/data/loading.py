@@ -24,7 +24,8 @@ class Blocks(Dataset[Batch]):
     so that each id but the very first of the split is a label exactly once. A batch is int64 tensors of shape (batch,
     length): `tokens`, `labels`, and with `isolate` also `documents` (numbered from 0 in each block) and `positions`
     (from 0 in each document, or in the part of it that the block has). The places that the last block lacks are
-    end-of-text, labelled IGNORE, and a document of their own.
+    end-of-text, labelled IGNORE, and a document of their own. `rows` (batch,) are the indices asked for: with n blocks,
+    index i + e·n is block i again, in epoch e, so that what is drawn for it there can be drawn by its index.
     """
 
     def __init__(self, tokens: Tokens, length: int, *, isolate: bool) -> None:
@@ -41,22 +42,23 @@ class Blocks(Dataset[Batch]):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """The batch of these blocks, read at once."""
         ids, last = np.asarray(self.tokens.ids), len(self.tokens.ids) - 1
-        places = np.array(indices, dtype=np.int64)[:, None] * self.length + np.arange(self.length + 1)  # (B, T + 1)
+        rows = np.array(indices, dtype=np.int64)
+        places = rows[:, None] % len(self) * self.length + np.arange(self.length + 1)  # (B, T + 1)
         read = ids[np.minimum(places, last)].astype(np.int64)
         tokens, labels, padding = read[:, :-1].copy(), read[:, 1:].copy(), places[:, 1:] > last  # (B, T)
         tokens[padding], labels[padding] = self.tokens.eot, IGNORE
-        batch = {"tokens": tokens, "labels": labels}
+        batch = {"tokens": tokens, "labels": labels, "rows": rows}
         if self.isolate:
             begins = (tokens == self.tokens.eot) & ~padding
             begins[:, 1:] |= padding[:, 1:] & ~padding[:, :-1]
             steps = np.arange(self.length)
             batch["documents"] = begins.cumsum(1) - begins[:, :1]
             batch["positions"] = steps - np.maximum.accumulate(np.where(begins, steps, 0), axis=1)
-        return {name: torch.from_numpy(rows) for name, rows in batch.items()}
+        return {name: torch.from_numpy(array) for name, array in batch.items()}
 
 
 class GlobalBatches:
-    """A batch sampler without end: the blocks that each process takes at each step.
+    """A batch sampler without end: the blocks that each process takes at each step, as indices of `Blocks`.
 
     Every epoch is a new permutation of all `size` blocks, and batches run on across its end, so that no block is
     dropped. `batch_size` counts the blocks of one optimiser step; they are the same whatever `world` (processes) and
@@ -86,7 +88,7 @@ class GlobalBatches:
         return 2**62  # no run gets there; without a length, Lightning reads a batch ahead and saves that place
 
     def share(self, step: int, part: int) -> list[int]:
-        """The blocks of this process in micro-batch `part` of optimiser step `step`."""
+        """What this process takes in micro-batch `part` of optimiser step `step`: block + epoch·size, of each of its blocks."""
         start = step * self.batch_size + (part * self.world + self.rank) * self.micro
         blocks: list[int] = []
         while len(blocks) < self.micro:
@@ -94,7 +96,7 @@ class GlobalBatches:
             if epoch != self._epoch:
                 random = np.random.default_rng(derive(self.seed, "data", epoch))
                 self._epoch, self._order = epoch, random.permutation(self.size)
-            blocks += self._order[offset : offset + self.micro - len(blocks)].tolist()
+            blocks += (epoch * self.size + self._order[offset : offset + self.micro - len(blocks)]).tolist()
         return blocks
 
 
@@ -126,6 +128,6 @@ class GlobalIterator(Iterator[list[int]]):
         return {"blocks": self.batches.size, "batch_size": self.batches.batch_size, "seed": self.batches.seed}
 
 
-def as_is(batch: Any) -> Any:
+def unprepared(batch: Batch, seed: int = 0) -> Batch:
     """The collate function of `Blocks`, whose batches are whole already."""
     return batch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 
 import lightning
 import torch
@@ -10,8 +12,9 @@ from torch.utils.data import BatchSampler, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Corpus
-from zoo.data.loading import Blocks, GlobalBatches, as_is
+from zoo.data.loading import Batch, Blocks, GlobalBatches, unprepared
 from zoo.registry import ZooError
+from zoo.streams import derive
 
 
 class Data(lightning.LightningDataModule):
@@ -19,13 +22,14 @@ class Data(lightning.LightningDataModule):
 
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
     counts the tokens of a block. Every process takes its own share, so the Trainer needs
-    `use_distributed_sampler=False`. Raises ZooError when the train split is smaller than one block or the batch cannot
+    `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, with a seed for each split;
+    so each evaluation is given the same. Raises ZooError when the train split is smaller than one block or the batch cannot
     be shared evenly.
     """
 
     def __init__(
         self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
-        accumulate: int = 1,
+        accumulate: int = 1, prepare: Callable[..., Batch] = unprepared,
     ) -> None:
         super().__init__()
         tokens = len(corpus.splits["train"].ids)
@@ -36,13 +40,14 @@ class Data(lightning.LightningDataModule):
             )
         self.blocks = {name: Blocks(split, length, isolate=isolate) for name, split in corpus.splits.items()}
         self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
+        self.prepare = {name: partial(prepare, seed=derive(seed, "objective", name)) for name in self.blocks}
 
     def train_dataloader(self) -> StatefulDataLoader:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata's own doing
             return StatefulDataLoader(
-                self.blocks["train"], batch_sampler=self._batches(), collate_fn=as_is, num_workers=self.workers,
-                pin_memory=torch.cuda.is_available(),
+                self.blocks["train"], batch_sampler=self._batches(), collate_fn=self.prepare["train"],
+                num_workers=self.workers, pin_memory=torch.cuda.is_available(),
             )
 
     def val_dataloader(self) -> DataLoader:
@@ -60,6 +65,6 @@ class Data(lightning.LightningDataModule):
         own = range(batches.rank, len(self.blocks[split]), batches.world)
         # No workers: reading is far faster than any model, and starting workers at every evaluation is not.
         return DataLoader(
-            self.blocks[split], batch_sampler=BatchSampler(own, batches.micro, drop_last=False), collate_fn=as_is,
-            pin_memory=torch.cuda.is_available(),
+            self.blocks[split], batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
+            collate_fn=self.prepare[split], pin_memory=torch.cuda.is_available(),
         )
