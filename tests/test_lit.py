@@ -23,6 +23,8 @@ class Level(nn.Module):
 class Given:
     """An objective whose loss a token stands in the batch."""
 
+    extra, share = 0, 1.0
+
     def __call__(self, model: Any, batch: dict[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
         losses = batch["losses"]
         return model.level * losses.sum(), torch.tensor(losses.numel())

@@ -63,6 +63,8 @@ def test_compiling_is_done_once() -> None:
 
 
 class Tokens:
+    vocab, eot = ARCH["vocab"], 0
+
     def byte_lengths(self) -> list[int]:
         return [1] * ARCH["vocab"]
 
