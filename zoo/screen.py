@@ -13,9 +13,9 @@ from rich.text import Text
 from zoo.cost import size
 
 YARDSTICKS = {"unigram": "byte frequencies", "bigram": "byte pairs", "xz": "the compressor, on this text alone"}
-TRY = {  # what to let a model do, by its arch
-    "encoder": ('prompt="def [MASK]ain("', "let it fill the mask"),
-    "encoder_decoder": ('prompt="def main(): return [MASK] + 1"', "let it fill the gap"),
+TRY = {  # what to let a model do, by its objective
+    "mlm": ('prompt="def [MASK]ain("', "let it fill the mask"),
+    "span": ('prompt="def main(): return [MASK] + 1"', "let it fill the gap"),
 }
 
 
@@ -53,7 +53,7 @@ def _next(summary: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     mine = summary["choices"]
     others = {"norm": "layer,rms", "pos": "learned,rope"}
     sweep = " ".join(f"{group}={both}" for group, both in others.items() if mine.get(group))
-    prompt, use = TRY.get(mine.get("arch", ""), ('prompt="def "', "let it write"))
+    prompt, use = TRY.get(mine.get("objective", ""), ('prompt="def "', "let it write"))
     commands = [
         (f"python -m zoo.generate ckpt={folder} {prompt}", use),
         (f"python -m zoo.train -m {sweep} seed=0,1,2", "compare parts, one run for each combination"),

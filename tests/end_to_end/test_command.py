@@ -295,7 +295,7 @@ def test_help_lists_the_menu(command: Command) -> None:
 
 def test_components_and_cost_speak_json(command: Command) -> None:
     menu = json.loads(command("--json", module="zoo.components", tiny=False).stdout)
-    assert menu["norm"]["rms"]["options"] == {"eps": 1e-6}
+    assert menu["norm"]["rms"]["options"] == {"eps": 1e-6, "zero_centered": False}
     cost = json.loads(command("--json", "model=gpt2", module="zoo.cost", tiny=False).stdout)
     assert cost["parameters"] == 124_439_808  # Radford 2019, as transformers counts it
 

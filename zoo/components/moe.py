@@ -91,9 +91,10 @@ class MixtureOfExperts(nn.Module):
         return y if self.shared is None else y + self.shared(x, context)
 
     def logits(self, x: Tensor) -> Tensor:
-        """(B, Q, dim) -> (B, Q, experts) in float32, also under autocast (which knows no meta device)."""
+        """(B, Q, dim) -> (B, Q, experts) in float32 or finer, also under autocast (which knows no meta device)."""
+        wide = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
-            return F.linear(x.float(), self.router.weight.float())
+            return F.linear(x.to(wide), self.router.weight.to(wide))
 
     def route(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """scores (B, Q, experts) -> the gates (B, Q, top_k) and which experts they are of."""
