@@ -54,24 +54,24 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
     That is the tokenizer's, and what the objective needs beside it.
     `words` are those of the command line, which are never changed or left out.
     """
+    raw: Any = OmegaConf.to_container(composed, enum_to_str=True)
+    given, sizes = {word.key_or_group for word in _parsed(words)}, raw.pop("size", None) or {}
+    for group in set(_chosen()) & set(raw):
+        _fit(group, raw[group], given)
+    for group, rule in sizes.items():
+        _shrink(str(group), raw.get(group), rule, sizes, given)
     try:
-        config: Any = OmegaConf.to_container(composed, resolve=True, enum_to_str=True, throw_on_missing=True)
+        config: Any = OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ZooError(_in_plain_words(error)) from error
-    config = {str(key): value for key, value in config.items()}
-    given, sizes = {word.key_or_group for word in _parsed(words)}, config.pop("size", None) or {}
     known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume"]
-    for key in dict.fromkeys([*known, *config]):
+    for key in dict.fromkeys([*known, *map(str, config)]):
         if key not in config:
             raise ZooError(f"a run needs a {key}: give {key}=...")
         if key not in known:
             raise ZooError(f"nothing reads {key!r}{did_you_mean(key, known)}")
     for group in _chosen():
-        _fit(group, config[group], given)
         config[group] = registry.resolve(group, config[group])
-    for group, rule in sizes.items():
-        if group in config:
-            _shrink(group, config[group], rule, sizes, given)
     settings.check(config)
     if config["arch"]["vocab"] is None:
         tokenizer = registry.build("tokenizer", config["tokenizer"])
