@@ -46,14 +46,20 @@ def inputs(model: Any, tokens: Any) -> dict[str, Any]:
     return dict.fromkeys(names, tokens)
 
 
-def of(config: Mapping[str, Any]) -> dict[str, Any]:
+def made(config: Mapping[str, Any]) -> Any:
+    """The model on the meta device, to be given to the functions below where several are asked."""
+    from zoo import models
+
+    return models.build(config, device="meta")
+
+
+def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     """The cost of a configuration: parameters, in all and by part, FLOPs a token, bytes of KV cache."""
     import torch
 
-    from zoo import models
     from zoo.context import Cache
 
-    model = models.build(config, device="meta")
+    model = model or made(config)
     length, loader, trainer = config["arch"]["length"], config["loader"], config["trainer"]
     cache, tokens = Cache(2), torch.zeros(1, 2, dtype=torch.long, device="meta")
     if model.family != "encoder":  # which sees all tokens at once, and keeps none
@@ -74,10 +80,11 @@ def of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def training_memory(config: Mapping[str, Any]) -> int:
+def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
     """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward.
 
-    The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory.
+    The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory; a model that
+    is given has its own replaced by such.
     """
     import numpy as np
     import torch
@@ -102,16 +109,31 @@ def training_memory(config: Mapping[str, Any]) -> int:
     real = objective.prepare(Blocks(Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"])
                              .__getitems__(range(batch)), config["seed"])
     logits = real["places" if "places" in real else "labels"].numel() * config["arch"]["vocab"] * 4
-    with FakeTensorMode() as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        model = build("arch", config["arch"], config)
+    model = model or made(config)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        _pretend(model)
         weights = {p.untyped_storage()._cdata for p in model.parameters()}
         objective(model, {name: fake.from_tensor(tensor) for name, tensor in real.items()})
-    total = sum(parameter.numel() for parameter in model.parameters())
     # the backward pass begins with a gradient as large as the logits, while all the rest is still there
     activations = logits + sum(size for storage, size in kept.items() if storage not in weights)
     scale = BYTES.get(trainer["precision"], 4) / 4
     state = total * (4 * 4 if trainer["precision"].endswith(("32-true", "mixed")) else 4 * 2)
     return int(state + activations * scale)
+
+
+def _pretend(module: Any) -> None:
+    """Give what a token passes through fake tensors of the CPU (not every expert: a mixture can have tens of thousands)."""
+    import torch
+
+    for tensors in (module._parameters, module._buffers):
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                empty = torch.empty_like(tensor, device="cpu")
+                tensors[name] = torch.nn.Parameter(empty) if isinstance(tensor, torch.nn.Parameter) else empty
+    for child in module.active() if hasattr(module, "active") else module.children():
+        _pretend(child)
 
 
 def table(cost: Mapping[str, Any], title: str) -> Any:
@@ -153,7 +175,8 @@ def main() -> None:
         if word.startswith("hydra.") and not word.startswith("hydra.searchpath"):
             raise ZooError(f"{word} is about a run, and a cost has none: leave it out")
     chosen = config.compose(asked.words)
-    cost = of(chosen) | {"training_memory_bytes": training_memory(chosen)}
+    model = made(chosen)
+    cost = of(chosen, model) | {"training_memory_bytes": training_memory(chosen, model)}
     if asked.json:
         import json
 

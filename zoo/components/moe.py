@@ -129,14 +129,14 @@ class MixtureOfExperts(nn.Module):
         sizes = self._sizes(loads, chosen.numel())
         order = chosen.flatten().argsort(stable=True)[: sum(sizes)]  # by expert; padding is last
         rows = x.flatten(0, 1)[order // self.top_k].split(sizes)
-        y = torch.cat([expert(row[None], context)[0] for expert, row in zip(self.experts, rows, strict=True)])
+        y = torch.cat([expert(row[None], context)[0] for expert, row in zip(self.experts, rows, strict=False)])
         y = y.new_zeros(chosen.numel(), y.shape[-1]).index_copy(0, order, y)
         return (y.view(*chosen.shape, -1) * gates.to(y.dtype)[..., None]).sum(2)
 
     def _sizes(self, loads: Tensor, total: int) -> list[int]:
-        """How many rows each expert gets. Tensors without content, as the cost is found on, are shared out evenly."""
+        """How many rows each expert gets; of tensors without content, as the cost is found on, the first top_k get all."""
         if loads.is_meta or isinstance(loads, FakeTensor):
-            return [(total + number) // len(loads) for number in range(len(loads))]  # which sum to the total
+            return [(total + number) // self.top_k for number in range(self.top_k)]  # which sum to the total
         return loads.tolist()
 
     def _report(self, context: Context, logits: Tensor, scores: Tensor, counts: Tensor, tokens: Tensor) -> None:
