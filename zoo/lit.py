@@ -16,9 +16,11 @@ from torchmetrics import SumMetric
 
 from zoo import decoding, optim
 from zoo.context import Trace
+from zoo.evaluation import Spread
 from zoo.registry import ZooError, build
 
 Batch = dict[str, Tensor]
+SUMS = ("nats", "right", "tokens", "bytes")  # of an evaluation
 
 
 class Learner(lightning.LightningModule):
@@ -33,7 +35,8 @@ class Learner(lightning.LightningModule):
         self.config, self.model, self.tokenizer = config, model, tokenizer
         self.objective = build("objective", config["objective"], tokenizer, config["loader"]["length"])
         self.byte_lengths = F.pad(torch.as_tensor(tokenizer.byte_lengths()), (0, self.objective.extra))
-        self.nats, self.labelled, self.bytes = (SumMetric().set_dtype(torch.double) for _ in range(3))
+        self.sums: Any = torch.nn.ModuleDict({name: SumMetric().set_dtype(torch.double) for name in SUMS})
+        self.spread: Spread | None = None  # of the last evaluation, where the loss is over a whole text
 
     def on_fit_start(self) -> None:
         # not buffers: DDP would overwrite them with those of the first rank
@@ -73,22 +76,32 @@ class Learner(lightning.LightningModule):
         loader, trainer = self.config["loader"], self.trainer
         return max(1, loader["batch_size"] * loader["length"] // (trainer.accumulate_grad_batches * trainer.world_size))
 
+    def on_validation_epoch_start(self) -> None:
+        data: Any = getattr(self.trainer, "datamodule", None)
+        self.spread = data.spread("val") if data is not None and self.objective.over is None else None
+
     def validation_step(self, batch: Batch, index: int) -> None:
-        nats, tokens = self.objective(self.model, batch)
-        labels = batch["labels"]
-        self.nats.update(nats)
-        self.labelled.update(tokens)
-        self.bytes.update(self.byte_lengths[labels[labels >= 0].cpu()].sum().to(self.device))
+        nats, right, labels = self.objective.evaluate(self.model, batch)
+        real = labels[labels >= 0]
+        found = (nats.double().sum(), right.sum(), len(real), self.byte_lengths[real.cpu()].sum().to(self.device))
+        for name, value in zip(SUMS, found, strict=True):
+            self.sums[name].update(value)
+        if self.spread is not None:
+            self.spread.add(batch["rows"], nats.view_as(batch["labels"]), batch["labels"])
 
     def on_validation_epoch_end(self) -> None:
-        nats, tokens, size = (sums.compute().item() for sums in (self.nats, self.labelled, self.bytes))
-        for sums in (self.nats, self.labelled, self.bytes):
+        nats, right, tokens, size = (self.sums[name].compute().item() for name in SUMS)
+        for sums in self.sums.values():
             sums.reset()
+        if self.spread is not None and self.trainer.world_size > 1:
+            for spread in (self.spread.by_document, self.spread.by_position):
+                spread.copy_(self.trainer.strategy.reduce(spread.to(self.device), reduce_op="sum"))
         loss = nats / max(tokens, 1)
         measured = {
             "val/loss": loss,
             "val/perplexity": math.exp(min(loss, 700)),
             "val/bits_per_byte": nats / math.log(2) / max(size, 1),
+            "val/accuracy": right / max(tokens, 1),
         }
         exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in measured.items()}
         self.log_dict(exact, logger=False, rank_zero_only=True)  # for checkpoints/best.ckpt

@@ -41,21 +41,29 @@ class Objective:
 
         What is drawn for a row depends on `seed` and its index alone: not on the rows beside it, the process or the resuming.
         """
-        return {name: rows for name, rows in batch.items() if name != "rows"}
+        return dict(batch)
 
     def __call__(self, model: Any, batch: Mapping[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
         """The sum of the losses and the number of labelled tokens; the model writes into the trace where one is given."""
         from torch.nn import functional as F
 
+        logits, labels = self._logits(model, batch, trace)
+        loss = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=self.smoothing)
+        return loss, (labels != IGNORE).sum()
+
+    def evaluate(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each place that the head was asked for (N,): its nats, unsmoothed; whether it is the likeliest token; its label."""
+        from torch.nn import functional as F
+
+        logits, labels = self._logits(model, batch, None)
+        return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none"), logits.argmax(-1) == labels, labels
+
+    def _logits(self, model: Any, batch: Mapping[str, Tensor], trace: Any) -> tuple[Tensor, Tensor]:
         given: dict[str, Any] = {name: batch[name] for name in GIVEN if name in batch}
         if trace is not None:
             given["trace"] = trace
         logits, labels = model(**given).flatten(0, -2), batch["labels"].flatten()
-        if "places" in batch:
-            labels = labels[batch["places"]]
-        smoothing = self.smoothing if model.training else 0.0  # an evaluation measures the text
-        loss = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
-        return loss, (labels != IGNORE).sum()
+        return logits, labels[batch["places"]] if "places" in batch else labels
 
 
 @register("objective", "clm")
@@ -268,6 +276,8 @@ def check(config: Mapping[str, Any], model: Any) -> None:
     if vocab < tokenizer.vocab + objective.extra:
         more = f" ids and the {objective.extra} more of objective={name}" if objective.extra else ""
         raise ZooError(f"arch.vocab={vocab} is smaller than the tokenizer's {tokenizer.vocab}{more}")
+    if config["loader"]["eval_length"] not in (None, length) and objective.serves == "encoder_decoder":
+        raise ZooError(f"objective={name} is made for blocks of one length: leave loader.eval_length out")
     if config["loader"]["isolate"] and objective.serves == "encoder_decoder":
         raise ZooError(f"objective={name} cannot keep the documents of a block apart: choose loader.isolate=false")
 

@@ -143,7 +143,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     tell(over=module.objective.over)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
-                prepare=module.objective.prepare)
+                eval_length=loader["eval_length"], prepare=module.objective.prepare)
     last = folder / "checkpoints" / "last.ckpt"
     resume_step = _check_resumable(last, model)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
@@ -155,6 +155,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             trainer.save_checkpoint(last)
         if trainer.global_step % settings["eval_every"] or "val/loss" not in trainer.callback_metrics:
             trainer.validate(module, datamodule=data, verbose=False)
+    if module.spread is not None and trainer.is_global_zero:
+        storage.write_atomically(folder / "evaluation.npz", module.spread.dumps())
     steps = trainer.global_step
     tell(steps=steps, tokens=steps * loader["batch_size"] * loader["length"],
          tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,

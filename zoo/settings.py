@@ -20,6 +20,7 @@ LOGGER = ("name", "project", "entity", "group", "job_type", "tags", "mode")
 class Loader:
     batch_size: int = 16  # sequences an optimiser step, over all processes and accumulated micro-batches
     length: int = 256  # tokens a sequence
+    eval_length: int | None = None  # tokens a sequence in evaluation, to see beyond the length trained on; null: the same
     isolate: bool = False  # hide packed documents from each other, and start positions anew in each
     workers: int = 0  # processes that load; 0 is fastest for text that is in the cache
 
@@ -61,6 +62,7 @@ def check(config: Mapping[str, Any]) -> None:
     for node, name in [
         *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
         *(("trainer", name) for name in ("devices", "nodes", "threads")), ("loader", "batch_size"), ("loader", "length"),
+        ("loader", "eval_length"),
     ]:
         value = config[node][name]
         if value is not None and value < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import subprocess
@@ -147,10 +148,10 @@ def _refuse_meaningless(config: Config) -> None:
     registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
     model = models.build(config, device="meta")
     objectives.check(config, model)
-    limit = model.limit
-    if limit is not None and config["loader"]["length"] > limit:
-        raise ZooError(f"loader.length={config['loader']['length']} is longer than the {limit} positions of"
-                       f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")
+    for name in ("length", "eval_length"):
+        if (config["loader"][name] or 0) > (model.limit or math.inf):
+            raise ZooError(f"loader.{name}={config['loader'][name]} is longer than the {model.limit} positions of"
+                           f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")
 
 
 def _check_folder(config: Config, folder: Path) -> None:

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import summary
-from zoo import callbacks, config, lit, storage
+from zoo import callbacks, config, lit, registry, storage
 from zoo.callbacks import Diverged, Interrupted
+from zoo.data import cache
 from zoo.registry import ZooError
 
 Train = Callable[..., dict[str, Any]]
@@ -85,6 +87,26 @@ def test_bits_per_byte_is_the_loss_in_other_units_when_every_byte_is_a_token(tra
     tokens, size = (told["data"]["splits"]["val"][key] for key in ("tokens", "bytes"))
     expected = told["metrics"]["val/loss"] * (tokens - 1) / size / torch.log(torch.tensor(2.0)).item()
     assert told["metrics"]["val/bits_per_byte"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_each_document_and_position_has_its_loss(train: Train) -> None:
+    """Their sums are the loss that the summary has, and a document's is that of its tokens alone."""
+    told = train("run", "loader.eval_length=16", "pos=rope", "data.val_fraction=0.2")
+    found = np.load("run/evaluation.npz", allow_pickle=False)
+    counts = told["data"]["splits"]["val"]
+    assert found["document_nats"].shape == (counts["documents"],)
+    assert found["position_nats"].shape == (16,)
+    for part in ("document", "position"):
+        assert found[f"{part}_tokens"].sum() == counts["tokens"] - 1
+        loss = found[f"{part}_nats"].sum() / found[f"{part}_tokens"].sum()
+        assert loss == pytest.approx(told["metrics"]["val/loss"], rel=1e-7)
+    assert 0 < told["metrics"]["val/accuracy"] < 1
+    tokens = cache.load(*(registry.build(group, told_config("run")[group]) for group in ("data", "tokenizer"))).splits["val"]
+    assert found["document_tokens"][:-1].tolist() == np.diff(tokens.starts).tolist()
+
+
+def told_config(folder: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(f"{folder}/config.yaml"))
 
 
 def test_the_same_words_give_the_same_weights_and_another_seed_others(train: Train) -> None:

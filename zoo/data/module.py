@@ -13,6 +13,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Corpus
 from zoo.data.loading import Batch, Blocks, GlobalBatches, unprepared
+from zoo.evaluation import Spread
 from zoo.registry import ZooError
 from zoo.streams import derive
 
@@ -21,7 +22,7 @@ class Data(lightning.LightningDataModule):
     """Train batches without end, whose place is kept in the checkpoint; val and test batches in order, each block once.
 
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
-    counts the tokens of a block. Every process takes its own share, so the Trainer needs
+    counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the Trainer needs
     `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, with a seed for each split;
     so each evaluation is given the same. Raises ZooError when the train split is smaller than one block or the batch cannot
     be shared evenly.
@@ -29,7 +30,7 @@ class Data(lightning.LightningDataModule):
 
     def __init__(
         self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
-        accumulate: int = 1, prepare: Callable[..., Batch] = unprepared,
+        accumulate: int = 1, eval_length: int | None = None, prepare: Callable[..., Batch] = unprepared,
     ) -> None:
         super().__init__()
         tokens = len(corpus.splits["train"].ids)
@@ -38,7 +39,9 @@ class Data(lightning.LightningDataModule):
                 f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next "
                 "token: give more text or a smaller loader.length"
             )
-        self.blocks = {name: Blocks(split, length, isolate=isolate) for name, split in corpus.splits.items()}
+        self.blocks = {name: Blocks(split, length if name == "train" else eval_length or length, isolate=isolate)
+                       for name, split in corpus.splits.items()}
+        self.tokens = corpus.splits
         self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
         self.prepare = {name: partial(prepare, seed=derive(seed, "objective", name)) for name in self.blocks}
 
@@ -55,6 +58,10 @@ class Data(lightning.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader:
         return self._in_order("test")
+
+    def spread(self, split: str) -> Spread:
+        """Nothing yet, to sum an evaluation of a split in."""
+        return Spread(self.tokens[split], self.blocks[split].length)
 
     def _batches(self) -> GlobalBatches:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
