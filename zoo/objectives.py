@@ -52,7 +52,7 @@ class Objective:
         return loss, (labels != IGNORE).sum()
 
     def evaluate(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each place that the head was asked for (N,): its nats, unsmoothed; whether it is the likeliest token; its label."""
+        """Of each place that the head was asked for (N,): unsmoothed nats, whether it is the likeliest token, its label."""
         from torch.nn import functional as F
 
         logits, labels = self._logits(model, batch, None)

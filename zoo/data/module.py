@@ -22,10 +22,10 @@ class Data(lightning.LightningDataModule):
     """Train batches without end, whose place is kept in the checkpoint; val and test batches in order, each block once.
 
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
-    counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the Trainer needs
-    `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, with a seed for each split;
-    so each evaluation is given the same. Raises ZooError when the train split is smaller than one block or the batch cannot
-    be shared evenly.
+    counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the
+    Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, with a seed for
+    each split; so each evaluation is given the same. Raises ZooError when the train split is smaller than one block or the
+    batch cannot be shared evenly.
     """
 
     def __init__(
