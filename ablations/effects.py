@@ -13,7 +13,7 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.power import ttest_power
 
-from ablations.stats import POWER, PRIOR, Array, Outcome, holm, seeds_needed, tabulate
+from ablations.stats import POWER, PRIOR, Array, Outcome, holm, seeds_needed, t_test, tabulate
 from zoo.registry import ZooError
 
 
@@ -42,13 +42,16 @@ def documents(paired: ArrayLike, *, alpha: float = 0.05) -> Estimate:
         raise ZooError("a document's difference is not a finite number: leave its run out, and say so")
     if not np.ptp(values):
         raise ZooError("the difference is the same in every document: is it the same model?")
-    groups = np.indices(values.shape).reshape(2, -1).T
-    notes = ()
-    if len(values) == 1:
-        groups, notes = groups[:, 1], ("one seed: over documents only, it says nothing of other seeds",)  # type: ignore[assignment]
-    fit = OLS(values.ravel(), np.ones(values.size)).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
-    low, high = fit.conf_int(alpha)[0]
-    return Estimate("documents", float(fit.params[0]), float(low), float(high), float(fit.pvalues[0]), notes=notes)
+    seeds, texts = values.shape
+    parts = [values.var(ddof=1) / values.size, values.mean(0).var(ddof=1) / texts]
+    if seeds > 1:
+        parts.append(values.mean(1).var(ddof=1) / seeds)
+    # by sampling error the sum may come out below one of its parts, or below 0
+    variance = max(*parts, parts[-1] + parts[1] - parts[0] if seeds > 1 else 0.0)
+    mean, se, df = float(values.mean()), math.sqrt(variance), (min(seeds, texts) if seeds > 1 else texts) - 1
+    reach = float(stats.t.isf(alpha / 2, df)) * se
+    notes = () if seeds > 1 else ("one seed: it says nothing of other seeds",)
+    return Estimate("documents", mean, mean - reach, mean + reach, float(t_test(mean, se, df)), notes=notes)
 
 
 def factorial(outcomes: Iterable[Outcome], levels: Mapping[str, Mapping[str, str]], *, alpha: float = 0.05,

@@ -200,7 +200,11 @@ def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha:
 
     `margin` is what counts as equivalent, in the metric's unit, and wins where a difference is both significant and smaller;
     `cap` is the value given to a run that diverged or is stuck: the loss of the unigram model. A second look at a study
-    whose seeds were added later is tested at alpha / 2. Raises ZooError for what cannot be compared.
+    whose seeds were added later is tested at alpha / 2; that holds the errors of both looks together where the first was
+    tested at alpha / 2 as well, and those of the second one alone where it was not.
+
+    Errors hold over the family also where variances differ, but the interval of the noisiest arm is then too narrow (.90
+    to .92 instead of .95, at twice the baseline's sd), and a note says so. Raises ZooError for what cannot be compared.
     """
     if not (math.isfinite(margin) and margin > 0):
         raise ZooError(f"margin={margin}: give the largest difference that does not matter, above 0")
@@ -228,6 +232,10 @@ def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha:
             "equivalence_holm": holm(same), "low": difference - reach, "high": difference + reach, "sd": np.sqrt(variance),
         }
         for row, pair in enumerate(judged):
+            others = measured & (np.arange(len(judged)) != row)
+            degrees = (n - 1)[others].sum()
+            pair.noisy = bool(degrees) and stats.f.sf(
+                variance[row] * degrees / ((n - 1) * variance)[others].sum(), n[row] - 1, degrees) < 0.05
             numbers[pair.arm] = {name: float(column[row]) for name, column in columns.items()}
             found = _verdict(numbers[pair.arm], pair.n, difference[row] < 0, lower_is_better, tested)
             numbers[pair.arm]["verdict"] = found
@@ -256,6 +264,7 @@ class _Pair:
     capped: int
     noise: float  # degrees times variance, of the differences and of both sides, where neither is capped
     spread: float
+    noisy: bool = False  # beyond the other arms, by an F test
 
     @property
     def n(self) -> int:
@@ -325,6 +334,8 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
         twin = not np.any(pair.here - pair.there)
         notes.append(f"identical to {baseline} in every seed: is it the same configuration?" if twin else
                      "its difference is the same in every seed: there is no variance to test against")
+    if pair.noisy and pair.capped < n:
+        notes.append("its differences vary more than those of the other arms: its interval is too narrow, see the plain t too")
     for other, values in table.values.items():
         if other not in (arm, baseline) and len(values) > 1 and values == table.values[arm] and not table.bad[arm]:
             notes.append(f"identical to {other} in every seed: is it the same configuration?")
@@ -356,6 +367,8 @@ def _remarks(table: Table, cap: float | None) -> tuple[str, ...]:
         raised = "" if table.cap == cap else ", the worst of the finished runs, which is beyond the unigram loss"
         notes.append(f"runs that diverged or are stuck count at {table.cap:.4g}{raised}")
     for arm, count in table.missing.items():
+        if table.bad[arm] and len(table.bad[arm]) == len(table.values[arm]):
+            notes.append(f"every run of {arm} diverged or is stuck")
         if count:
             states = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
             notes.append(f"{arm} lacks runs: {states}")

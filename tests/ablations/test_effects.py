@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from statsmodels.regression.linear_model import OLS
 
 from ablations import effects
 from ablations.stats import Outcome
@@ -146,6 +147,22 @@ def test_documents_and_seeds_are_both_samples() -> None:
         naive += abs(each.mean()) < 2 * each.std(ddof=1) / math.sqrt(40)
     assert covered / 400 >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / 400)
     assert naive < covered
+
+
+def test_documents_are_clustered_as_statsmodels_does() -> None:
+    generator = np.random.default_rng(3)
+    paired = generator.standard_normal((5, 1)) + 2 * generator.standard_normal((1, 30)) + generator.standard_normal((5, 30))
+    clusters = {"groups": np.indices(paired.shape).reshape(2, -1).T}
+    fit = OLS(paired.ravel(), np.ones(paired.size)).fit(cov_type="cluster", cov_kwds=clusters, use_t=True)
+    found = effects.documents(paired)
+    assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
+    assert found.p == pytest.approx(fit.pvalues[0])
+
+
+def test_documents_whose_means_agree_still_have_an_error() -> None:
+    """The sum of variances would be negative here."""
+    found = effects.documents([[1.0, -1.0], [-1.0, 1.0]])
+    assert found.low < 0 < found.high
 
 
 def test_one_seed_says_nothing_of_others() -> None:

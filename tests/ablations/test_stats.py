@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import random
 import warnings
@@ -28,6 +29,14 @@ def _no_warning() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_holm() -> Any:
+    """statsmodels collects garbage at each correction, which takes long among the objects of torch."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def outcomes(values: Any, **more: Any) -> list[Outcome]:
@@ -290,6 +299,19 @@ def test_noise_is_found_to_be_noise(n: int, rho: float, sds: tuple[float, ...]) 
     assert at_most(missed, 0.05, REPEATS)
 
 
+@pytest.mark.parametrize("rho", [0.0, 0.8])
+def test_every_interval_covers_but_that_of_the_noisiest_arm(rho: float) -> None:
+    """What lending variances costs, and that a note tells of it."""
+    _, difference, reach = judged(draw(8, rho=rho))
+    assert all(at_most(rate, 0.05) for rate in np.mean(abs(difference) > reach, axis=0))
+    _, difference, reach = judged(draw(8, UNEQUAL, rho))
+    missed = np.mean(abs(difference) > reach, axis=0)
+    assert at_most(missed[0], 0.05)
+    assert 0.05 < missed[-1] < 0.1
+    found = compare(outcomes(draw(8, (1.0, 1.0, 1.0, 5.0), repeats=1)[0].T), "base", margin=0.1)
+    assert [any("too narrow" in note for note in effect.notes) for effect in found.effects] == [False, False, True]
+
+
 def test_compare_is_what_is_proved() -> None:
     every = draw(5, UNEQUAL, 0.5)
     rejects = found_in_noise(judged(every)[0])
@@ -348,6 +370,25 @@ def test_peeking_finds_effects_in_noise_and_two_looks_at_half_alpha_do_not() -> 
     second = compare(outcomes(values[0].T), "base", margin=0.1, look=2)
     assert (second.look, second.alpha) == (2, 0.025)
     assert [effect.p for effect in second.effects] == pytest.approx(list(looks[10][0]))
+
+
+def test_a_first_look_at_all_of_alpha_leaves_the_second_nothing_to_spend() -> None:
+    """Why a plan of two looks tests both at alpha / 2: with one arm, where Holm's correction has nothing to spare."""
+    values = draw(10, (1.0, 1.0))
+    first, second = judged(values[:, :5])[0], judged(values)[0]
+    assert not at_most((found_in_noise(first) | found_in_noise(second, 0.025)).mean(), 0.05)
+    assert at_most((found_in_noise(first, 0.025) | found_in_noise(second, 0.025)).mean(), 0.05)
+
+
+@pytest.mark.parametrize("n", [5, 8])
+@pytest.mark.parametrize("sds", [(1.0,) * 6, UNEQUAL], ids=str)
+def test_arms_at_the_margin_are_not_called_equivalent(n: int, sds: tuple[float, ...]) -> None:
+    margin = 3.0
+    values = draw(n, sds) + margin * (np.arange(6) > 0)
+    apart = values[..., 1:] - values[..., :1]
+    shrunk, df = stats.moderated(n, apart.var(1, ddof=1))
+    p = stats.equivalence_test(apart.mean(1), np.sqrt(shrunk / n), df, margin)
+    assert at_most(found_in_noise(p).mean(), 0.05)
 
 
 def test_a_second_look_asks_for_more() -> None:
