@@ -1,0 +1,397 @@
+"""The statistics against scipy and statsmodels, by hand, with every bad input, and on noise of which the truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import ttost_paired
+
+from ablations import effects, stats
+from ablations.stats import Comparison, Outcome, compare
+from zoo.registry import ZooError
+
+REPEATS = 6000
+UNEQUAL = (1.0, 0.5, 1.0, 1.0, 1.5, 2.0)  # standard deviations of the baseline and of five arms
+
+
+@pytest.fixture(autouse=True)
+def _no_warning() -> Any:
+    """A division by zero is a number that was not thought of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_holm() -> Any:
+    """statsmodels collects garbage at each correction, which takes long among the objects of torch."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def outcomes(values: Any, **more: Any) -> list[Outcome]:
+    """Runs of (arms, seeds), the first arm the baseline `base`, the others `a`, `b` and so on."""
+    names = ["base", *"abcdefgh"]
+    return [Outcome(names[arm], seed, value, **more) for arm, row in enumerate(values) for seed, value in enumerate(row)]
+
+
+def draw(n: int, sds: Any = (1.0,) * 6, rho: float = 0.0, repeats: int = REPEATS, seed: int = 0) -> np.ndarray:
+    """Values as (repeats, seeds, arms) that share `rho` of their variance within a seed."""
+    generator = np.random.default_rng(seed)
+    shared = generator.standard_normal((repeats, n, 1))
+    return np.asarray(sds) * (rho**0.5 * shared + (1 - rho) ** 0.5 * generator.standard_normal((repeats, n, len(sds))))
+
+
+def judged(values: np.ndarray, prior: float = stats.PRIOR) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p, differences and the reach of their 95 % intervals, as (repeats, arms): what `compare` does, for many studies."""
+    apart = values[..., 1:] - values[..., :1]
+    n = values.shape[1]
+    difference = apart.mean(1)
+    shrunk, df = stats.moderated(n, apart.var(1, ddof=1), prior=prior)
+    se = np.sqrt(shrunk / n)
+    return stats.t_test(difference, se, df), difference, scipy_stats.t.isf(0.025, df) * se
+
+
+def found_in_noise(p: np.ndarray, alpha: float = 0.05) -> np.ndarray:
+    """Which studies reject anything: Holm's correction does so where its first step does."""
+    return p.min(-1) * p.shape[-1] <= alpha
+
+
+def at_most(rate: float, limit: float, repeats: int = REPEATS) -> bool:
+    return bool(rate <= limit + 2 * math.sqrt(limit * (1 - limit) / repeats))
+
+
+# Against scipy and statsmodels, and by hand
+
+
+def example(n: int = 6) -> list[list[float]]:
+    return (draw(n, (1.0, 0.5, 2.0, 1.0), 0.5, 1, seed=3)[0].T + np.array([[9.0], [8.0], [9.2], [9.0]])).tolist()
+
+
+def test_without_a_prior_it_is_the_paired_t_of_scipy() -> None:
+    values = example()
+    found = compare(outcomes(values), "base", margin=0.3, prior=0)
+    for effect, row in zip(found.effects, values[1:], strict=True):
+        test = scipy_stats.ttest_rel(row, values[0])
+        assert effect.p == pytest.approx(test.pvalue)
+        assert effect.p == pytest.approx(effect.t_p)
+        assert (effect.low, effect.high) == pytest.approx(tuple(test.confidence_interval()))
+        assert effect.equivalence_p == pytest.approx(ttost_paired(np.array(row), np.array(values[0]), -0.3, 0.3)[0])
+
+
+def test_the_family_is_corrected_as_statsmodels_does() -> None:
+    found = compare(outcomes(example()), "base", margin=0.3).effects
+    for raw, corrected in (("p", "p_holm"), ("t_p", "t_holm"), ("equivalence_p", "equivalence_holm")):
+        expected = multipletests([getattr(effect, raw) for effect in found], method="holm")[1]
+        assert [getattr(effect, corrected) for effect in found] == pytest.approx(list(expected))
+
+
+def test_an_example_by_hand() -> None:
+    """Differences of variances 1 and 4 in five seeds: pooled 2.5, and one other arm lends one degree."""
+    steps = np.array([-1.0, -1.0, 0.0, 1.0, 1.0])
+    found = compare(outcomes([[10.0] * 5, 12 + steps, 10 + 2 * steps]), "base", margin=1.0)
+    a = found["a"]
+    variance = (1 * 2.5 + 4 * 1.0) / 5
+    assert (a.n, a.mean, a.difference, a.percent, a.sd) == pytest.approx((5, 12, 2, 20, 1))
+    assert a.p == pytest.approx(2 * scipy_stats.t.sf(2 / math.sqrt(variance / 5), 5))
+    assert a.high == pytest.approx(2 + scipy_stats.t.isf(0.025, 5) * math.sqrt(variance / 5))
+    assert a.p_holm == pytest.approx(2 * a.p)
+    assert found["b"].equivalence_p == pytest.approx(scipy_stats.t.sf(1 / math.sqrt((2.5 + 16) / 5 / 5), 5))
+    assert (a.verdict, found["b"].verdict) == ("worse", "inconclusive")
+
+
+def test_five_arms_lend_the_whole_prior_and_a_lone_arm_nothing() -> None:
+    variances = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    shrunk, df = stats.moderated(5, variances)
+    assert shrunk == pytest.approx((4 * 3 + 4 * variances) / 8)
+    assert df == pytest.approx(8)
+    shrunk, df = stats.moderated(5, np.array([2.0]))
+    assert (shrunk[0], df[0]) == (2, 4)
+
+
+def test_the_order_of_the_runs_decides_nothing() -> None:
+    runs = [*outcomes(example(8)), Outcome("d", 0, None, "diverged"), Outcome("d", 1, 9.0), Outcome("d", 2, None, "failed")]
+    expected = compare(runs, "base", margin=0.3, cap=12)
+    for seed in range(5):
+        assert compare(random.Random(seed).sample(runs, len(runs)), "base", margin=0.3, cap=12) == expected
+
+
+def test_rho_is_the_correlation_within_a_seed() -> None:
+    found = compare(outcomes(draw(1000, (1.0, 1.0), 0.8, 1)[0].T), "base", margin=0.1)
+    assert found["a"].rho == pytest.approx(0.8, abs=0.05)
+    assert found.rho == pytest.approx(found["a"].rho)
+
+
+# Verdicts
+
+
+def study(shift: float, n: int = 8, sd: float = 0.1, **more: Any) -> Comparison:
+    noise = draw(n, (sd, sd), 0, 1, seed=5)[0].T
+    noise -= noise.mean(1, keepdims=True)
+    return compare(outcomes([3 + noise[0], 3 + shift + noise[1]]), "base", **({"margin": 0.2} | more))
+
+
+def test_the_four_verdicts() -> None:
+    assert study(-1.0)["a"].verdict == "better"
+    assert study(1.0)["a"].verdict == "worse"
+    assert study(1.0, lower_is_better=False)["a"].verdict == "better"
+    assert study(0.0)["a"].verdict == "equivalent"
+    assert study(0.1, margin=0.05)["a"].verdict == "inconclusive"
+
+
+def test_a_significant_difference_within_the_margin_is_equivalent_and_says_so() -> None:
+    effect = study(0.1, sd=0.01)["a"]
+    assert effect.verdict == "equivalent"
+    assert any("smaller than the margin" in note for note in effect.notes)
+
+
+def test_few_seeds_name_no_winner() -> None:
+    effect = study(-50.0, n=4)["a"]
+    assert effect.verdict == "exploratory"
+    assert effect.p is not None
+    assert effect.p < 1e-6
+
+
+def test_a_sign_flip_test_that_cannot_reject_is_not_shown() -> None:
+    assert study(1.0, n=5)["a"].sign_flip is None
+    assert any("cannot reject below 6" in note for note in study(1.0, n=5)["a"].notes)
+    assert study(1.0, n=6)["a"].sign_flip == pytest.approx(2 / 64)
+    five = compare(outcomes(draw(7, repeats=1)[0].T), "base", margin=0.1)
+    assert any("cannot reject below 8" in note for note in five["a"].notes)
+
+
+def test_the_seeds_that_would_decide_do() -> None:
+    """Simulated at the estimate: with that n the difference is found in .8 of studies, and with a third fewer it is not."""
+    effect = study(0.1, margin=0.05)["a"]
+    assert effect.needed is not None
+    assert effect.sd is not None
+    for n, least, most in ((effect.needed, 0.78, 0.85), (effect.needed * 2 // 3, 0, 0.75)):
+        p, *_ = judged(draw(n, (0.0, effect.sd)) + np.array([0.0, 0.1]))
+        assert least < np.mean(p <= 0.05) < most
+
+
+def test_equivalence_can_decide_sooner_than_a_difference() -> None:
+    """The seeds for equivalence have the power they are said to have, although nothing is exact but the t distribution."""
+    n = stats.seeds_needed(0.02, 0.2, 0.05, margin=0.15)
+    assert n is not None
+    assert n < (stats.seeds_needed(0.02, 0.2, 0.05) or math.inf)
+    values = draw(n, (0.0, 0.2)) + np.array([0.0, 0.02])
+    apart = values[..., 1] - values[..., 0]
+    p = stats.equivalence_test(apart.mean(1), apart.std(1, ddof=1) / math.sqrt(n), n - 1, 0.15)
+    assert np.mean(p <= 0.05) == pytest.approx(0.82, abs=0.04)
+
+
+# What is not a number
+
+
+def test_a_diverged_run_counts_at_the_cap_and_is_told() -> None:
+    values = example(5)
+    for lost in (Outcome("a", 0, None, "diverged"), Outcome("a", 0, math.nan), Outcome("a", 0, 9.0, stuck=True),
+                 Outcome("a", 0, math.inf), Outcome("a", 0, None), Outcome("a", 0, -math.inf, "diverged")):
+        runs = [run for run in outcomes(values) if (run.arm, run.seed) != ("a", 0)]
+        found = compare([*runs, lost], "base", margin=0.3, cap=20)
+        effect = found["a"]
+        assert effect.mean == pytest.approx((20 + sum(values[1][1:])) / 5)
+        assert (effect.diverged, effect.capped, effect.runs) == (1, 1, 5)
+        assert effect.divergence_p == pytest.approx(scipy_stats.fisher_exact([[1, 4], [0, 5]]).pvalue)
+        assert any("1 of 5 runs diverged" in note for note in effect.notes)
+        assert any("count at 20" in note for note in found.notes)
+
+
+def test_diverging_is_no_gain_over_finished_runs_beyond_the_cap() -> None:
+    runs = [*outcomes([[9.0, 8.0, 9.5, 9.1, 8.8]]), *(Outcome("a", seed, None, "diverged") for seed in range(5))]
+    found = compare(runs, "base", margin=0.1, cap=5)
+    assert found.cap == 9.5
+    assert (found["a"].difference or 0) > 0
+    assert any("beyond the unigram loss" in note for note in found.notes)
+
+
+def test_an_arm_that_always_diverges_is_worse_and_has_no_interval() -> None:
+    runs = [*outcomes(example(5)), *(Outcome("d", seed, None, "diverged") for seed in range(5))]
+    with_it, without = compare(runs, "base", margin=0.3, cap=30), compare(outcomes(example(5)), "base", margin=0.3)
+    effect = with_it["d"]
+    assert (effect.verdict, effect.low, effect.high, effect.sd, effect.rho) == ("worse", None, None, None, None)
+    assert effect.divergence_p == pytest.approx(2 / 252)
+    assert with_it["a"].p == pytest.approx(without["a"].p), "a repeated cap lends no variance"
+
+
+def test_a_baseline_that_always_diverges_is_told_apart_from_its_like() -> None:
+    runs = [Outcome(arm, seed, None, "diverged") for arm in ("base", "a") for seed in range(5)]
+    effect = compare(runs, "base", margin=0.3, cap=5)["a"]
+    assert (effect.verdict, effect.p, effect.difference) == ("inconclusive", None, 0)
+
+
+def test_missing_runs_are_counted_and_not_compared() -> None:
+    runs = [*outcomes(example(6)), *(Outcome("d", seed, 1.0, status) for seed, status in enumerate(["failed", "running"]))]
+    runs[6] = dataclasses.replace(runs[6], status="interrupted")
+    found = compare(runs, "base", margin=0.3)
+    assert (found["a"].n, found["a"].missing) == (5, 1)
+    assert (found["d"].n, found["d"].missing, found["d"].mean, found["d"].verdict) == (0, 2, None, "exploratory")
+    assert found.missing["d"] == {"failed": 1, "running": 1}
+    assert any("d lacks runs: 1 failed, 1 running" in note for note in found.notes)
+    assert found.family == 3
+
+
+def test_a_seed_without_its_partner_is_told() -> None:
+    found = compare([*outcomes(example(6)), Outcome("a", 17, 3.0)], "base", margin=0.3)["a"]
+    assert (found.n, found.runs) == (6, 7)
+    assert any("1 of its seeds" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("rows", "said"), [
+    ([[1.0] * 5, [1.1] * 5], "no variance"),
+    ([[1.0, 2.0, 3.0, 4.0, 5.0], [1.1, 2.1, 3.1, 4.1, 5.1]], "no variance"),
+    ([[1.0, 2.0, 3.0, 4.0, 5.0]] * 2, "identical to base"),
+    ([[0.0] * 5] * 2, "identical to base"),
+    ([[1.0], [2.0]], "1 paired seed,"),
+])
+def test_where_nothing_varies_nothing_is_tested(rows: Any, said: str) -> None:
+    effect = compare(outcomes(rows), "base", margin=0.3)["a"]
+    assert [effect.p, effect.p_holm, effect.low, effect.equivalence_p, effect.sign_flip, effect.needed] == [None] * 6
+    assert effect.verdict == ("inconclusive" if len(rows[0]) >= 5 else "exploratory")
+    assert any(said in note for note in effect.notes)
+
+
+def test_two_arms_that_are_one_are_told() -> None:
+    values = example(5)
+    found = compare(outcomes([*values, values[1]]), "base", margin=0.3)
+    assert any("identical to d" in note for note in found["a"].notes)
+    assert any("identical to a" in note for note in found["d"].notes)
+
+
+@pytest.mark.parametrize(("runs", "more", "said"), [
+    ([], {}, "no runs"),
+    (outcomes([[1.0]]), {"baseline": "bsae"}, "'bsae' has no run that ended; arms that have: base"),
+    ([Outcome("base", 0, None, "failed")], {}, "arms that have: none"),
+    ([*outcomes([[1.0]]), Outcome("base", 0, 2.0)], {}, "two runs of seed 0"),
+    (outcomes([[1.0], [math.nan]]), {}, "runs of a diverged: give cap"),
+    (outcomes([[1.0]]), {"cap": math.inf}, "cap=inf"),
+    (outcomes([[1.0]]), {"margin": 0.0}, "margin=0"),
+    (outcomes([[1.0]]), {"margin": math.nan}, "margin=nan"),
+    (outcomes([[1.0]]), {"alpha": 5.0}, "alpha=5"),
+    (outcomes([[1.0]]), {"look": 0}, "look=0"),
+])
+def test_what_cannot_be_compared_is_refused(runs: list[Outcome], more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ZooError, match=said.replace("'", "['\"]")):
+        compare(runs, **({"baseline": "base", "margin": 0.1} | more))
+
+
+# The proof: noise and effects of which the truth is known
+
+
+@pytest.mark.parametrize("n", [5, 8])
+@pytest.mark.parametrize("rho", [0.0, 0.8])
+@pytest.mark.parametrize("sds", [(1.0,) * 6, UNEQUAL, (1.0, 1.0), (1.0, 1.0, 3.0), (1.0, 1.0, 1.0, 3.0)], ids=str)
+def test_noise_is_found_to_be_noise(n: int, rho: float, sds: tuple[float, ...]) -> None:
+    p, difference, reach = judged(draw(n, sds, rho))
+    assert at_most(found_in_noise(p).mean(), 0.05)
+    missed = np.mean(abs(difference) > reach)
+    assert at_most(missed, 0.05, REPEATS)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.8])
+def test_every_interval_covers_but_that_of_the_noisiest_arm(rho: float) -> None:
+    """What lending variances costs, and that a note tells of it."""
+    _, difference, reach = judged(draw(8, rho=rho))
+    assert all(at_most(rate, 0.05) for rate in np.mean(abs(difference) > reach, axis=0))
+    _, difference, reach = judged(draw(8, UNEQUAL, rho))
+    missed = np.mean(abs(difference) > reach, axis=0)
+    assert at_most(missed[0], 0.05)
+    assert 0.05 < missed[-1] < 0.1
+    found = compare(outcomes(draw(8, (1.0, 1.0, 1.0, 5.0), repeats=1)[0].T), "base", margin=0.1)
+    assert [any("too narrow" in note for note in effect.notes) for effect in found.effects] == [False, False, True]
+
+
+def test_compare_is_what_is_proved() -> None:
+    every = draw(5, UNEQUAL, 0.5)
+    rejects = found_in_noise(judged(every)[0])
+    for values in (*every[rejects][:3], *every[~rejects][:3]):
+        p, difference, reach = judged(values[None])
+        found = compare(outcomes(values.T), "base", margin=0.1)
+        assert [effect.p for effect in found.effects] == pytest.approx(list(p[0]))
+        assert [effect.low for effect in found.effects] == pytest.approx(list((difference - reach)[0]))
+        winners = {effect.verdict for effect in found.effects} & {"better", "worse"}
+        assert bool(winners) == bool(found_in_noise(p)[0])
+
+
+def test_uncorrected_tests_and_the_best_of_one_seed_would_find_it() -> None:
+    """The simulation can fail: what the protocol forbids does so by far."""
+    p, *_ = judged(draw(5), prior=0)
+    assert 0.15 < np.mean(p.min(-1) <= 0.05) < 0.25
+    assert draw(1)[:, 0].argmin(-1).astype(bool).mean() == pytest.approx(5 / 6, abs=0.02)
+
+
+@pytest.mark.parametrize(("n", "rho", "effect"), [(5, 0.0, 2.5), (8, 0.0, 1.5), (8, 0.8, 0.8)])
+def test_planted_effects_are_found_as_theory_says(n: int, rho: float, effect: float) -> None:
+    """The prior's degrees are worth a little more than d0, as the pool has more of them: power is that of theory or above."""
+    lone, several = (judged(draw(n, (1.0,) * (arms + 1), rho) + effect * (np.arange(arms + 1) == 1)) for arms in (1, 5))
+    error = 3 * math.sqrt(0.25 / REPEATS)
+    assert np.mean(lone[0][:, 0] <= 0.05) == pytest.approx(effects.power(n, 1, 1.0, rho, effect), abs=error)
+    assert np.mean(several[0][:, 0] <= 0.01) == pytest.approx(effects.power(n, 5, 1.0, rho, effect), abs=error)
+    for _, difference, reach in (lone, several):
+        assert at_most(np.mean(abs(difference[:, 0] - effect) > reach[:, 0]), 0.05)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4])
+def test_dropping_the_worst_runs_fakes_a_gain_and_the_cap_does_not(share: float) -> None:
+    """Two arms of the same noise, of which the one calls its worst runs diverged."""
+    n, cap = 10, 4.0
+    base, arm = draw(n, (1.0, 1.0)).transpose(2, 0, 1)
+    arm = np.sort(arm, axis=1)
+    lost = round(share * n)
+    faked = (arm[:, :-lost].mean(1) - base.mean(1)).mean()
+    assert -0.7 < faked < -0.3
+    capped = np.concatenate([arm[:, :-lost], np.full((len(arm), lost), cap)], axis=1)
+    assert (capped.mean(1) - base.mean(1)).mean() > 0
+    runs = [Outcome("base", seed, value) for seed, value in enumerate(base[0])]
+    runs += [Outcome("a", seed, value if seed < n - lost else None) for seed, value in enumerate(arm[0])]
+    effect = compare(runs, "base", margin=0.1, cap=cap)["a"]
+    assert effect.difference == pytest.approx(capped[0].mean() - base[0].mean())
+    assert (effect.capped, effect.verdict) == (lost, "inconclusive")
+
+
+def test_peeking_finds_effects_in_noise_and_two_looks_at_half_alpha_do_not() -> None:
+    values = draw(10)
+    looks = {n: judged(values[:, :n])[0] for n in (3, 5, 8, 10)}
+    peeked = np.any([found_in_noise(p) for p in looks.values()], axis=0).mean()
+    assert 0.08 < peeked < 0.18
+    twice = found_in_noise(looks[5], 0.025) | found_in_noise(looks[10], 0.025)
+    assert at_most(twice.mean(), 0.05)
+    second = compare(outcomes(values[0].T), "base", margin=0.1, look=2)
+    assert (second.look, second.alpha) == (2, 0.025)
+    assert [effect.p for effect in second.effects] == pytest.approx(list(looks[10][0]))
+
+
+def test_a_first_look_at_all_of_alpha_leaves_the_second_nothing_to_spend() -> None:
+    """Why a plan of two looks tests both at alpha / 2: with one arm, where Holm's correction has nothing to spare."""
+    values = draw(10, (1.0, 1.0))
+    first, second = judged(values[:, :5])[0], judged(values)[0]
+    assert not at_most((found_in_noise(first) | found_in_noise(second, 0.025)).mean(), 0.05)
+    assert at_most((found_in_noise(first, 0.025) | found_in_noise(second, 0.025)).mean(), 0.05)
+
+
+@pytest.mark.parametrize("n", [5, 8])
+@pytest.mark.parametrize("sds", [(1.0,) * 6, UNEQUAL], ids=str)
+def test_arms_at_the_margin_are_not_called_equivalent(n: int, sds: tuple[float, ...]) -> None:
+    margin = 3.0
+    values = draw(n, sds) + margin * (np.arange(6) > 0)
+    apart = values[..., 1:] - values[..., :1]
+    shrunk, df = stats.moderated(n, apart.var(1, ddof=1))
+    p = stats.equivalence_test(apart.mean(1), np.sqrt(shrunk / n), df, margin)
+    assert at_most(found_in_noise(p).mean(), 0.05)
+
+
+def test_a_second_look_asks_for_more() -> None:
+    runs = next(values for values in draw(8, (1.0, 1.0)) if 0.025 < judged(values[None])[0][0, 0] < 0.05)
+    assert compare(outcomes(runs.T), "base", margin=0.01)["a"].verdict in ("better", "worse")
+    assert compare(outcomes(runs.T), "base", margin=0.01, look=2)["a"].verdict == "inconclusive"
