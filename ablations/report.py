@@ -1,67 +1,252 @@
-"""`python -m ablations.report DIR`: the arms of a sweep side by side, from the summaries of its runs."""
+"""`python -m ablations.report DIR`: what the runs of a study, or of any sweep, allow to be said.
+
+Prints the conclusions, and writes report.html, report.md, table.tex, comparison.csv and runs.csv into the folder.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import shlex
 import statistics
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ablations import conclusions, page
+from ablations.results import Results, Run, load
+from ablations.stats import Comparison
 from zoo.registry import plainly
-from zoo.storage import read_json
+from zoo.storage import write_atomically
+
+COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters", "flops", "p_t",
+              "p_t_holm", "equivalence_p", "percent", "needed", "diverged", "missing")
+RUNS = ("arm", "seed", "status", "value", "parameters", "flops_per_token", "tokens", "seconds", "tokens_per_second",
+        "peak_memory_bytes", "fingerprint", "git_sha", "folder", "command")
 
 
-def arms(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The runs below a folder by arm: the words they were told, but for the seed."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted(folder.glob("*/summary.json")):
-        run = read_json(path)
-        words = [str(word) for word in run.get("overrides") or [] if not word.startswith(("seed=", "hydra."))]
-        found[" ".join(words) or "default"].append(run)
-    return found
+def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
+    """Read the runs below a folder, and put what they say beside them."""
+    results = load(folder)
+    compared, refused = conclusions.judged(results)
+    told = refused + conclusions.remarks(results, compared)
+    files = {
+        "comparison.csv": _csv(COMPARISON, _arms(results, compared)),
+        "runs.csv": _csv(RUNS, (_row(run, results.metric) for run in results.runs)),
+        "report.md": _markdown(results, compared, told), "table.tex": _latex(results, compared),
+        "report.html": _html(results, compared, told),
+    }
+    for name, content in files.items():
+        write_atomically(folder / name, content.encode())
+    return results, compared, told
 
 
 def show(folder: Path) -> None:
-    """Print a row an arm: runs by how they ended, and the mean and spread of the validation loss of the finished ones."""
-    table = Table(title=Text(f"Arms of {folder}"), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("arm", "runs", "val/loss", "± sd", "bits per byte", "parameters"):
-        table.add_column(column, justify="left" if column in ("arm", "runs") else "right")
-    runs = arms(folder)
-    for arm, members in runs.items():
-        ended = Counter(str(run.get("status", "unreadable")) for run in members)
-        finished = [run.get("metrics") or {} for run in members if run.get("status") == "finished"]
-        losses, bits = (_numbers(metrics.get(name) for metrics in finished) for name in ("val/loss", "val/bits_per_byte"))
+    """Write the report, and print its first screen."""
+    results, compared, told = write(folder)
+    console, table = Console(), Table(title=Text(f"Arms of {folder}"), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("arm", "runs", results.metric, "± sd", "difference", "parameters", "verdict"):
+        table.add_column(column, justify="left" if column in ("arm", "runs", "verdict") else "right", overflow="fold")
+    effects = {effect.arm: effect for effect in compared.effects} if compared else {}
+    for arm in results.arms:
+        runs, effect = results.of(arm), effects.get(arm)
+        values = [value for run in runs if (value := run.value(results.metric)) is not None and run.status == "finished"]
+        difference = conclusions.signed(effect.difference) if effect and effect.difference is not None else ""
         table.add_row(
-            Text(arm),
-            ", ".join(f"{number} {status}" for status, number in ended.items()),
-            f"{statistics.mean(losses):.4f}" if losses else "–",
-            f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else "–",
-            f"{statistics.mean(bits):.4f}" if bits else "–",
-            f"{members[0]['parameters']:,}" if members[0].get("parameters") else "–",
+            Text(arm), ", ".join(f"{number} {status}" for status, number in Counter(run.status for run in runs).items()),
+            f"{statistics.mean(values):.4f}" if values else "–", f"{statistics.stdev(values):.4f}" if len(values) > 1 else "–",
+            difference, _count(runs, "parameters"), effect.verdict if effect else "baseline" if arm == results.baseline else "",
         )
-    Console().print(table)
-    if min(map(len, runs.values()), default=0) < 5:
-        print("Fewer than 5 seeds an arm: exploratory. Differences of this size may be chance, and no winner is named.")
+    console.print(table)
+    for _, sentence in _sentences(results, compared):
+        console.print(Text(f"  {sentence}"))
+    for line in told:
+        console.print(Text(f"  · {line}", style="dim"))
+    console.print(Text(f"The report is {folder / 'report.html'}"))
 
 
-def _numbers(values: Iterable[Any]) -> list[float]:
-    return [value for value in values if isinstance(value, int | float)]
+def _sentences(results: Results, compared: Comparison | None) -> list[tuple[str, str]]:
+    if compared is None:
+        return []
+    order = {arm: number for number, arm in enumerate(results.arms)}
+    effects = sorted(compared.effects, key=lambda effect: order[effect.arm])
+    return [(effect.verdict, conclusions.sentence(effect, compared, results.metric)) for effect in effects]
+
+
+def _arms(results: Results, compared: Comparison | None) -> Iterable[Sequence[Any]]:
+    effects = {effect.arm: effect for effect in compared.effects} if compared else {}
+    for arm in results.arms:
+        runs = results.of(arm)
+        sizes = [_first(runs, key) for key in ("parameters", "flops_per_token")]
+        if effect := effects.get(arm):
+            yield (arm, effect.n, effect.mean, effect.difference, effect.low, effect.high, effect.p, effect.p_holm,
+                   effect.verdict, *sizes, effect.t_p, effect.t_holm, effect.equivalence_p, effect.percent, effect.needed,
+                   effect.diverged, effect.missing)
+        else:
+            bad, ended = (sum(getattr(run.outcome(results.metric), name) for run in runs) for name in ("bad", "ended"))
+            is_base = compared is not None and arm == results.baseline
+            mean = compared.baseline_mean if compared is not None and is_base else None
+            verdict = "baseline" if is_base else None
+            yield (arm, ended, mean, *[None] * 5, verdict, *sizes, *[None] * 5, bad, len(runs) - ended)
+
+
+def _row(run: Run, metric: str) -> Sequence[Any]:
+    told = [run.summary.get(key) for key in RUNS[4:10]]
+    told += [(run.summary.get("data") or {}).get("fingerprint"), run.summary.get("git_sha")]
+    return run.arm, run.seed, run.status, run.value(metric), *told, run.folder, _command(run)
+
+
+def _command(run: Run) -> str:
+    return shlex.join(["python", "-m", "zoo.train", *run.words])
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    return file.getvalue()
+
+
+SHOWN = ("arm", "seeds", "mean", "difference", "95 % interval", "%", "p (Holm)", "p (paired t, Holm)", "p (equivalence)",
+         "diverged", "verdict", "parameters", "FLOPs a token")
+
+
+def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
+    """The table of the arms, for people."""
+    effects = {effect.arm: effect for effect in compared.effects} if compared else {}
+    rows = []
+    for arm in results.arms:
+        runs, effect = results.of(arm), effects.get(arm)
+        sizes = [_count(runs, "parameters"), _count(runs, "flops_per_token")]
+        if effect is None:
+            mean = compared.baseline_mean if compared and arm == results.baseline else None
+            outcomes = [run.outcome(results.metric) for run in runs]
+            ended, bad = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("ended", "bad"))
+            rows.append([arm, str(ended), _number(mean), *["–"] * 6, f"{bad}/{ended}", "baseline" if mean is not None else "–",
+                         *sizes])
+            continue
+        ends = [conclusions.signed(end) for end in (effect.low, effect.high) if end is not None]
+        rows.append([
+            arm, str(effect.n), _number(effect.mean),
+            "–" if effect.difference is None else conclusions.signed(effect.difference), " … ".join(ends) or "–",
+            "–" if effect.percent is None else f"{effect.percent:+.2f}",
+            *map(conclusions.p_value, (effect.p_holm, effect.t_holm, effect.equivalence_p)),
+            f"{effect.diverged}/{effect.runs}", effect.verdict, *sizes,
+        ])
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _first(runs: Sequence[Run], key: str) -> Any:
+    return next((run.summary[key] for run in runs if run.summary.get(key) is not None), None)
+
+
+def _count(runs: Sequence[Run], key: str) -> str:
+    found = _first(runs, key)
+    return f"{found:,}" if isinstance(found, int) else "–"
+
+
+def _markdown(results: Results, compared: Comparison | None, told: Sequence[str]) -> str:
+    rows = _shown(results, compared)
+    lines = [f"# {_title(results)}", "", results.study.get("question", ""), ""]
+    lines += [f"- {sentence}" for _, sentence in _sentences(results, compared)]
+    lines += ["", f"| {' | '.join(SHOWN)} |", "|" + "---|" * len(SHOWN)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += ["", *(f"- {line}" for line in told), "", *_provenance(results)]
+    return "\n".join(lines) + "\n"
+
+
+def _latex(results: Results, compared: Comparison | None) -> str:
+    """A tabular of the arms for a paper, in booktabs' rules."""
+    keep = [0, 1, 2, 3, 4, 6, 10]
+    rows = [[row[column] for column in keep] for row in [list(SHOWN), *_shown(results, compared)]]
+    body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
+    return "\n".join([r"\begin{tabular}{l" + "r" * (len(keep) - 2) + "l}", r"\toprule", body[0], r"\midrule", *body[1:],
+                      r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _tex(cell: str) -> str:
+    special = {"\\": r"\textbackslash{}", "−": "$-$", "…": r"\dots", "–": "--", "<": "$<$", "~": r"\textasciitilde{}",
+               "^": r"\textasciicircum{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}}
+    return "".join(special.get(mark, mark) for mark in cell)
+
+
+def _title(results: Results) -> str:
+    return f"Study {results.study['name']}" if results.study else f"Runs of {results.folder.name}"
+
+
+def _html(results: Results, compared: Comparison | None, told: Sequence[str]) -> str:
+    from ablations import figures
+
+    parts = [page.heading(_title(results), str(results.study.get("question", ""))),
+             page.conclusions(_sentences(results, compared))]
+    if compared and any(effect.difference is not None for effect in compared.effects):
+        parts.append(figures.forest(compared, conclusions.unit(results.metric)))
+    parts += [page.remarks(told), page.section("The arms", page.table(SHOWN, _shown(results, compared))),
+              page.section("As training goes on", figures.curves(results))]
+    parts.append(page.section("What it costs", *(figures.cost(results, key, name) for key, name in (
+        ("flops_per_token", "FLOPs a token"), ("parameters", "parameters"), ("seconds", "seconds of training")))))
+    if by_position := _positions(results):
+        trained = (results.runs[0].config.get("loader") or {}).get("length")
+        longer = trained if any(len(losses) > (trained or 0) for _, losses in by_position) else None
+        parts.append(page.section("At each position", figures.positions(by_position, longer)))
+    runs = [[run.arm, str(run.seed), run.status, _number(run.value(results.metric)), str(run.summary.get("error") or ""),
+             _command(run)] for run in results.runs]
+    parts.append(page.hidden(f"All {len(runs)} runs, and the line that makes each again", page.table(
+        ("arm", "seed", "status", results.metric, "error", "command"), runs)))
+    if results.plan:
+        parts.append(page.hidden("The specification, fixed before the first run",
+                                 page.text(yaml.safe_dump(results.plan, allow_unicode=True, sort_keys=False))))
+    parts.append("<footer>" + "<br>".join(map(page.escape, _provenance(results))) + "</footer>")
+    return page.page(_title(results), parts)
+
+
+def _positions(results: Results) -> list[tuple[str, Any]]:
+    """Of each arm, the loss at each position: the mean over its seeds, where all of them have it."""
+    found = []
+    for arm in results.arms:
+        each = [losses for run in results.of(arm) if (losses := _by_position(run.folder / "evaluation.npz")) is not None]
+        if each and len({len(losses) for losses in each}) == 1:
+            found.append((arm, np.mean(each, axis=0)))
+    return found
+
+
+def _by_position(path: Path) -> Any:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file["position_nats"] / np.maximum(file["position_tokens"], 1)
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+
+
+def _provenance(results: Results) -> list[str]:
+    """Of what code, packages and data this is."""
+    summary = next((run.summary for run in results.runs if run.summary.get("versions")), {})
+    data = summary.get("data") or {}
+    versions = ", ".join(f"{name} {version}" for name, version in (summary.get("versions") or {}).items())
+    lines = [f"hash of the specification {results.plan['hash']}"] if results.plan else []
+    lines += [f"data {str(data.get('fingerprint', '?'))[:12]}, {data.get('documents', '?')} documents",
+              f"code {str(summary.get('git_sha') or '?')[:12]}; {versions or 'versions unknown'}"]
+    return lines
 
 
 @plainly()
 def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
         sys.exit(f"usage: python -m ablations.report DIR\n\n{__doc__}")
-    folder = Path(sys.argv[1])
-    if not arms(folder):
-        sys.exit(f"error: no run below {folder}: give a sweep's folder, whose jobs hold a summary.json each")
-    show(folder)
+    show(Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,188 @@
+"""The runs of a study or of a sweep, read from their folders, and what keeps them from being compared."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ablations.stats import Outcome
+from zoo.registry import ZooError, did_you_mean
+from zoo.storage import read_json
+
+STUCK = 0.98  # of the unigram loss, above which a run has learned no more than how often each token comes
+MUST_AGREE = {"data": "the data's fingerprint", "tokenizer": "the tokenizer", "objective": "the objective"}
+NOTED = {"git_sha": "version of the code", "versions": "packages", "host": "machine"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: of an arm, with a seed. Its summary is empty where the file is missing or cannot be read."""
+
+    arm: str
+    seed: int
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def status(self) -> str:
+        return str(self.summary.get("status") or "missing")
+
+    def value(self, metric: str) -> float | None:
+        """What it reached, where it is a finite number."""
+        found = (self.summary.get("metrics") or {}).get(metric)
+        return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
+
+    @property
+    def unigram(self) -> float | None:
+        """The loss of the unigram model on its validation text, in nats a token."""
+        found = (self.summary.get("data") or {}).get("unigram_nats")
+        return float(found) if isinstance(found, int | float) else None
+
+    def outcome(self, metric: str) -> Outcome:
+        value = self.value(metric)
+        stuck = metric == "val/loss" and None not in (value, self.unigram) and value > STUCK * self.unigram  # type: ignore[operator]
+        status = "failed" if self.status == "finished" and value is None else self.status
+        return Outcome(self.arm, self.seed, value, status, bool(stuck))
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        try:
+            content = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def curve(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) of each evaluation."""
+        try:
+            with (self.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+                rows = [(row.get("step"), row.get(metric)) for row in csv.DictReader(file)]
+            return [(int(step), float(value)) for step, value in rows if step and value]
+        except (OSError, ValueError, csv.Error):
+            return []
+
+    @property
+    def words(self) -> list[str]:
+        """The command line that makes this run again."""
+        told = [str(word) for word in self.summary.get("overrides") or []]
+        return [word for word in told if not word.startswith(("hydra.", "resume=", "logger.group"))]
+
+
+@dataclass
+class Results:
+    """The runs below a folder, with the study that planned them, or None where they are a sweep that nobody planned."""
+
+    folder: Path
+    runs: list[Run]
+    plan: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def study(self) -> dict[str, Any]:
+        return self.plan["study"] if self.plan else {}
+
+    @property
+    def metric(self) -> str:
+        return self.study.get("metric") or "val/loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return "accuracy" in self.metric
+
+    @cached_property
+    def arms(self) -> list[str]:
+        return list(dict.fromkeys(run.arm for run in self.runs))
+
+    @property
+    def baseline(self) -> str:
+        return self.plan["baseline"] if self.plan else self.arms[0]
+
+    def of(self, arm: str) -> list[Run]:
+        return [run for run in self.runs if run.arm == arm]
+
+    @property
+    def cap(self) -> float | None:
+        """What a diverged run counts as: the loss of the unigram model, the same for all, as the text is."""
+        found = [run.unigram for run in self.runs if run.unigram is not None]
+        return max(found) if found and self.metric == "val/loss" else None
+
+    def outcomes(self) -> list[Outcome]:
+        return [run.outcome(self.metric) for run in self.runs]
+
+
+def load(folder: Path) -> Results:
+    """Read a study's folder, or a sweep's. Raises ZooError where there is no run, or none that has the metric."""
+    plan = read_json(folder / "study.json")
+    if plan:
+        found = Results(folder, list(_planned(folder, plan)), plan)
+    else:
+        found = Results(folder, list(_swept(folder)))
+        found.notes.append("No study planned these runs: neither the question, the number of seeds nor a margin was fixed"
+                           " before them, so that what looks like a finding may be the best of many looks: a hint for a study.")
+    if not found.runs:
+        raise ZooError(f"no run below {folder}: give a sweep's or a study's folder, whose jobs hold a summary.json each")
+    finished = [run for run in found.runs if run.status == "finished"]
+    if finished and not any(found.metric in (run.summary.get("metrics") or {}) for run in finished):
+        known = sorted({name for run in finished for name in run.summary.get("metrics") or {}})
+        raise ZooError(f"no run has the metric {found.metric!r}{did_you_mean(found.metric, known)}")
+    found.notes += _remarks(found)
+    return found
+
+
+def _planned(folder: Path, plan: Mapping[str, Any]) -> Iterator[Run]:
+    try:
+        arms, seeds = [str(arm["name"]) for arm in plan["arms"]], [int(seed) for seed in plan["study"]["seeds"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZooError(f"{folder / 'study.json'} is damaged: run the study's line again, which writes it anew") from error
+    for arm in arms:
+        for seed in seeds:
+            place = folder / arm / f"seed_{seed}"
+            yield Run(arm, seed, place, read_json(place / "summary.json"))
+
+
+def _swept(folder: Path) -> Iterator[Run]:
+    seen: dict[str, Counter[int]] = defaultdict(Counter)
+    for path in sorted(folder.glob("*/summary.json"), key=lambda path: (len(path.parent.name), path.parent.name)):
+        summary = read_json(path)
+        words = [str(word) for word in summary.get("overrides") or []]
+        arm = " ".join(word for word in words if not word.startswith(("seed=", "hydra.", "resume="))) or "default"
+        seed = summary.get("seed")
+        seed = seed if isinstance(seed, int) else -1 - seen[arm][-1]
+        seen[arm][seed] += 1
+        if seen[arm][seed] > 1:
+            raise ZooError(f"{path.parent} repeats seed {seed} of {arm}: a run counts once, move one of them away")
+        yield Run(arm, seed, path.parent, summary)
+
+
+def _remarks(found: Results) -> list[str]:
+    """In what the runs differ beside their words. Raises ZooError for what makes their losses incomparable."""
+    ended = [run for run in found.runs if run.summary]
+    told = []
+    for what, name in MUST_AGREE.items():
+        kinds = defaultdict(set)
+        for run in ended:
+            data = (run.summary.get("data") or {}).get("fingerprint")
+            kind = data if what == "data" else repr((run.config.get(what) or {}).get("name")) if run.config else None
+            if kind is not None:
+                kinds[kind].add(run.arm)
+        if len(kinds) > 1:
+            groups = "; ".join(", ".join(sorted(arms)[:3]) for arms in kinds.values())
+            raise ZooError(f"the runs differ in {name} ({groups}): their losses are of different things, not to be compared")
+    for what, name in NOTED.items():
+        kinds_ = {repr(run.summary.get(what)) for run in ended if run.summary.get(what) is not None}
+        if len(kinds_) > 1:
+            told.append(f"Not all runs are of one {name}: {len(kinds_)} are seen.")
+    states = Counter(run.status for run in found.runs)
+    for state, number in states.items():
+        if state not in ("finished", "diverged"):
+            told.append(f"{number} of {len(found.runs)} runs: {'no summary that can be read' if state == 'missing' else state};"
+                        " they count nowhere.")
+    return told

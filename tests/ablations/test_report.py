@@ -1,0 +1,237 @@
+"""The report of a study and of a sweep: what it concludes, what it refuses to show, and its files."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from ablations import conclusions, report, results
+from zoo.registry import ZooError
+
+UNIGRAM = 3.2
+SEEDS = 6
+
+
+def run(folder: Path, arm: str, seed: int, value: float | None, status: str = "finished", **more: Any) -> None:
+    folder.mkdir(parents=True)
+    summary = {
+        "status": status, "seed": seed, "overrides": [f"norm={arm}", f"seed={seed}", "hydra.x=1", "resume=auto"], "error": None,
+        "metrics": {"val/loss": value, "val/bits_per_byte": 2.0}, "parameters": 1000, "flops_per_token": 6000, "tokens": 50,
+        "seconds": 3.0, "data": {"fingerprint": "f" * 64, "unigram_nats": UNIGRAM, "documents": 7},
+        "versions": {"torch": "2"}, "git_sha": "a" * 40, "tokens_per_second": 10.0,
+    } | more
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    config = {"tokenizer": {"name": "byte"}, "objective": {"name": "clm"}, "loader": {"length": 4}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (folder / "metrics.csv").write_text(f"step,train/loss,val/loss\n1,3.0,\n2,,{value or ''}\n", encoding="utf-8")
+    np.savez(folder / "evaluation.npz", position_nats=np.ones(8), position_tokens=np.ones(8))
+
+
+def study(folder: Path, effects: dict[str, float], seeds: int = SEEDS, noise: float = 0.01, **more: Any) -> Path:
+    """A study whose arms differ from `base` by these effects, with noise between seeds."""
+    draw = random.Random(0)
+    for arm, effect in {"base": 0.0, **effects}.items():
+        for seed in range(seeds):
+            run(folder / arm / f"seed_{seed}", arm, seed, 2.0 + effect + draw.gauss(0, noise))
+    content = {"hash": "h" * 64, "baseline": "base", "arms": [{"name": arm} for arm in ("base", *effects)],
+               "study": {"name": "planted", "question": "What is <b>each</b> worth?", "seeds": list(range(seeds)),
+                         "metric": "val/loss", "margin": 0.05} | more, "looks": [{"hash": "h" * 64}]}
+    (folder / "study.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    compared, _ = conclusions.judged(results.load(folder))
+    assert compared is not None
+    return {effect.arm: effect.verdict for effect in compared.effects}
+
+
+def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"worse": 0.3, "better": -0.3, "same": 0.0})
+    assert verdicts(folder) == {"worse": "worse", "better": "better", "same": "equivalent"}
+    report.write(folder)
+    rows = {row["arm"]: row for row in csv.DictReader((folder / "comparison.csv").open(encoding="utf-8"))}
+    assert list(rows["worse"])[:11] == ["arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters",
+                                        "flops"]
+    assert float(rows["worse"]["difference"]) == pytest.approx(0.3, abs=0.05)
+    assert float(rows["worse"]["low"]) < float(rows["worse"]["difference"]) < float(rows["worse"]["high"])
+    assert (rows["base"]["verdict"], rows["base"]["n"], rows["base"]["p"]) == ("baseline", str(SEEDS), "")
+    runs = list(csv.DictReader((folder / "runs.csv").open(encoding="utf-8")))
+    assert len(runs) == 4 * SEEDS
+    assert runs[0]["command"] == "python -m zoo.train norm=base seed=0"
+    told = (folder / "report.md").read_text(encoding="utf-8")
+    assert re.search(r"better is better than base: a difference of −0\.(29|30)", told)
+
+
+def test_the_undecided_is_said_to_be_so_with_the_seeds_that_it_takes(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"unclear": 0.02}, noise=0.05)
+    assert verdicts(folder) == {"unclear": "inconclusive"}
+    report.write(folder)
+    told = (folder / "report.md").read_text(encoding="utf-8")
+    assert "unclear against base is undecided" in told
+    assert re.search(r"About \d+ seeds would decide", told)
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would fetch, and whether every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.fetched += [value for name, value in attributes if name in ("src", "href") and not value.startswith("#")]
+        if tag not in ("meta", "br", "path", "use", "rect", "line", "circle"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("path", "use", "rect", "line", "circle"):
+            return
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attributes: Any) -> None:
+        self.fetched += [value for name, value in attributes if name in ("src", "xlink:href") and not value.startswith("#")]
+
+
+def test_the_page_needs_no_network_and_says_text_as_text(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"<script>alert(1)</script>": 0.3, "a$b_{c}": 0.1})
+    report.write(folder)
+    text, page = (folder / "report.html").read_text(encoding="utf-8"), Page()
+    page.feed(text)
+    assert page.fetched == []
+    assert page.open == []
+    assert "<script" not in text
+    assert "What is &lt;b&gt;each&lt;/b&gt; worth?" in text
+    assert text.count("<svg") == 6  # forest, curves, three costs, positions
+    assert "prefers-color-scheme: dark" in text
+    assert len(text) < 400_000
+    latex = (folder / "table.tex").read_text(encoding="utf-8")
+    assert r"a\$b\_\{c\}" in latex
+
+
+def test_diverged_and_stuck_runs_count_and_lost_ones_are_told(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"bad": -0.2, "stuck": 0.0})
+    for seed in range(3):
+        shutil.rmtree(folder / "bad" / f"seed_{seed}")
+        run(folder / "bad" / f"seed_{seed}", "bad", seed, None, "diverged")
+    for seed in range(SEEDS):
+        shutil.rmtree(folder / "stuck" / f"seed_{seed}")
+        run(folder / "stuck" / f"seed_{seed}", "stuck", seed, UNIGRAM - 0.01)
+    shutil.rmtree(folder / "base" / "seed_5")
+    (folder / "base" / "seed_4" / "summary.json").write_text("{ cut sh", encoding="utf-8")
+    found, compared, told = report.write(folder)
+    assert compared is not None
+    assert compared["bad"].diverged == 3
+    assert compared["bad"].difference is not None
+    assert compared["bad"].difference > 0, "dropping its diverged runs would have made it the best"
+    assert compared["stuck"].diverged == SEEDS
+    assert any("no summary that can be read" in line for line in told)
+    assert any("count as 3.2" in line for line in told)
+    assert len(found.runs) == 3 * SEEDS
+
+
+def test_few_seeds_name_no_winner(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"far": 1.0}, seeds=3)
+    assert verdicts(folder) == {"far": "exploratory"}
+    report.write(folder)
+    assert "3 seeds are too few for a verdict" in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_second_look_is_tested_harder_and_told(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1})
+    content = json.loads((folder / "study.json").read_text())
+    content["looks"].insert(0, {"hash": "another", "seeds": [0, 1, 2]})
+    (folder / "study.json").write_text(json.dumps(content))
+    _, compared, told = report.write(folder)
+    assert compared is not None
+    assert compared.alpha == 0.025
+    assert any("look 2" in line for line in told)
+
+
+def test_an_expectation_is_held_against_what_was_found(tmp_path: Path) -> None:
+    _, _, told = report.write(study(tmp_path / "s", {"a": 0.5, "b": 0.5}, expected={"a": "worse", "b": "better"}))
+    assert "a: worse, as expected by the study." in told
+    assert "b: worse, where better was expected by the study." in told
+
+
+def test_runs_of_different_data_are_not_compared(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1})
+    shutil.rmtree(folder / "a" / "seed_0")
+    run(folder / "a" / "seed_0", "a", 0, 2.0, data={"fingerprint": "other", "unigram_nats": 3.0})
+    with pytest.raises(ZooError, match="the runs differ in the data's fingerprint"):
+        report.write(folder)
+
+
+def test_other_code_is_noted(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1})
+    shutil.rmtree(folder / "a" / "seed_0")
+    run(folder / "a" / "seed_0", "a", 0, 2.0, git_sha="b" * 40)
+    assert any("version of the code: 2" in line for line in report.write(folder)[2])
+
+
+@pytest.mark.parametrize("metric", ["val/los", "<img src=x>"])
+def test_a_metric_that_no_run_has_is_refused_by_name(tmp_path: Path, metric: str) -> None:
+    with pytest.raises(ZooError, match=f"no run has the metric {metric!r}"):
+        report.write(study(tmp_path / "s", {"a": 0.1}, metric=metric))
+
+
+def test_arms_with_the_same_numbers_get_no_verdict_from_nothing(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"copy": 0.0}, noise=0.0)
+    _, compared, _ = report.write(folder)
+    assert compared is not None
+    assert compared["copy"].verdict not in ("better", "worse")
+
+
+def test_a_damaged_plan_is_told(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1})
+    (folder / "study.json").write_text('{"study": {}}', encoding="utf-8")
+    with pytest.raises(ZooError, match="is damaged"):
+        report.write(folder)
+
+
+def test_an_arm_of_which_nothing_ended_is_no_number(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1, "gone": 0.0})
+    for seed in range(SEEDS):
+        shutil.rmtree(folder / "gone" / f"seed_{seed}")
+    _, compared, _ = report.write(folder)
+    assert compared is None or compared["gone"].difference is None
+    row = next(row for row in csv.DictReader((folder / "comparison.csv").open(encoding="utf-8")) if row["arm"] == "gone")
+    assert row["mean"] == row["difference"] == row["p"] == ""
+
+
+def test_a_sweep_that_nobody_planned_is_compared_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw, number = random.Random(1), 0
+    for arm, effect in (("layer", 0.0), ("rms", 0.4)):
+        for seed in range(SEEDS):
+            run(tmp_path / "s" / str(number), arm, seed, 2 + effect + draw.gauss(0, 0.01))
+            number += 1
+    assert verdicts(tmp_path / "s") == {"norm=rms": "worse"}
+    report.show(tmp_path / "s")
+    out = capsys.readouterr().out
+    assert "norm=rms is worse than norm=layer" in out.replace("\n", " ")
+    assert "No study planned these runs" in out
+    assert "No margin was stated" in out
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ZooError, match="no run below"):
+        report.write(tmp_path)
+
+
+def test_the_order_of_the_runs_changes_nothing(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.03, "b": -0.02})
+    found = results.load(folder)
+    before = conclusions.compare(found)
+    random.Random(3).shuffle(found.runs)
+    assert conclusions.compare(found) == before
