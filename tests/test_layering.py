@@ -15,6 +15,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.lit"},
     {"zoo.hf"},
     {"zoo.storage"},
+    {"zoo.diagnostics"},
     {"zoo.objectives", "zoo.optim", "zoo.decoding", "zoo.data", "zoo.evaluation", "zoo.cost"},
     {"zoo.models"},
     {"zoo.stack", "zoo.init"},

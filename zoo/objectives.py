@@ -97,7 +97,7 @@ class MaskedLM(Objective):
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """labels (B, T) are IGNORE but where chosen; places (N,) are those, of the B·T; padding_mask where there is padding."""
         tokens, real = batch["tokens"].numpy(), batch["labels"].numpy() != IGNORE
-        drawn = np.stack([source.random((3, tokens.shape[1])) for source in _sources(batch, seed)], 1)  # (3, B, T)
+        drawn = np.stack([source.random((3, tokens.shape[1])) for source in streams(batch, seed)], 1)  # (3, B, T)
         chosen = (drawn[0] < self.rate) & real & (tokens != self.eot)
         others = (drawn[2] * (self.vocab - 1)).astype(np.int64)
         others += others >= self.eot
@@ -196,7 +196,7 @@ class SpanCorruption(Sequences):
         real = batch["labels"].numpy() != IGNORE
         inputs = np.full((len(real), self.inputs), -1)
         labels = np.full((len(real), self.targets), IGNORE)
-        for row, source in enumerate(_sources(batch, seed)):
+        for row, source in enumerate(streams(batch, seed)):
             ids = batch["tokens"].numpy()[row, real[row]]
             seen, hidden = self.corrupt(ids, self.noise(len(ids), source))
             inputs[row, : len(seen)], labels[row, : len(hidden)] = seen, hidden
@@ -266,7 +266,8 @@ def check(config: Mapping[str, Any], model: Any) -> None:
     tokenizer, length, name = build("tokenizer", config["tokenizer"]), config["loader"]["length"], config["objective"]["name"]
     objective = build("objective", config["objective"], tokenizer, length)
     if model.family != objective.serves:
-        fit = [other for other in entries("objective") if build("objective", other, tokenizer, 64).serves == model.family]
+        others = sorted(entries("objective"))
+        fit = [other for other in others if build("objective", other, tokenizer, 64).serves == model.family]
         raise ZooError(f"objective={name} is learned by arch={objective.serves}, not by arch={config['arch']['name']}: choose"
                        f" objective={' or '.join(fit)}, or arch={objective.serves}")
     vocab = config["arch"]["vocab"]
@@ -282,8 +283,8 @@ def check(config: Mapping[str, Any], model: Any) -> None:
         raise ZooError(f"objective={name} cannot keep the documents of a block apart: choose loader.isolate=false")
 
 
-def _sources(batch: Mapping[str, Tensor], seed: int) -> list[np.random.Generator]:
-    """A stream for each row."""
+def streams(batch: Mapping[str, Tensor], seed: int) -> list[np.random.Generator]:
+    """A random stream for each row of a batch."""
     return [np.random.default_rng(derive(seed, row)) for row in batch["rows"].tolist()]
 
 

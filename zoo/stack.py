@@ -52,13 +52,13 @@ class Stack(nn.Module):
         self.blocks, self.positions = nn.ModuleList(), nn.ModuleList()
         self.position_of: list[int] = []  # of each layer, an index into positions
         known: list[tuple[Component, int]] = []
-        depth = Depth(layers * (3 if reads else 2), reader)
-        for layer in range(layers):
-            changes = first[layer] if layer < len(first) else pattern[(layer - len(first)) % len(pattern)] if pattern else {}
-            chosen = overridden(parts, changes)
+        each = [overridden(parts, _changes(layer, first, pattern)) for layer in range(layers)]
+        feeds = [build("ffn", chosen["ffn"], dim) for chosen in each]
+        depth = Depth(layers * (2 if reads else 1) + sum(feed is not None for feed in feeds), reader)
+        for chosen, feed in zip(each, feeds, strict=True):
             attn: Any = build("attn", chosen["attn"], dim, heads, causal)
             cross = {"cross": build("cross", reads, dim, heads)} if reads else {}
-            sublayers = {"attn": attn, **cross, "ffn": build("ffn", chosen["ffn"], dim)}
+            sublayers = {"attn": attn, **cross} | ({"ffn": feed} if feed is not None else {})
             wrap = partial(_wrap, chosen["residual"], partial(build, "norm", chosen["norm"], dim), dropout, depth)
             self.blocks.append(build("block", chosen["block"], sublayers, wrap))
             place = (chosen["pos"], attn.rotary_dim)
@@ -114,6 +114,12 @@ def _checkpointed(block: nn.Module, x: Tensor, context: Context) -> Tensor:
         return block(x, replace(silent, trace=once.pop() if once else Trace()))
 
     return cast(Tensor, checkpoint(run, x, use_reentrant=False))
+
+
+def _changes(layer: int, first: Sequence[Changes], pattern: Sequence[Changes]) -> Changes:
+    if layer < len(first):
+        return first[layer]
+    return pattern[(layer - len(first)) % len(pattern)] if pattern else {}
 
 
 def _wrap(residual: Component, norm: Any, dropout: float, depth: Depth, sublayer: nn.Module, bare: bool = False) -> nn.Module:

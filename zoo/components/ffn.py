@@ -59,3 +59,8 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         return self.out(self.act(self.gate(x)) * self.up(x))
+
+
+@register("ffn", "none")
+def none(dim: int) -> None:
+    """No feed-forward: layers of attention only (Elhage 2021)."""

@@ -52,7 +52,7 @@ class MixtureOfExperts(nn.Module):
                 top_k == 1 and renormalize,
             f"ffn.gate_scale={gate_scale} must be above 0": not 0 < gate_scale < math.inf,
             f"{', '.join(negative)} must be at least 0": bool(negative),
-            "ffn.expert must be a feed-forward, like swiglu": expert is None,
+            "ffn.expert must be a feed-forward, like swiglu": expert in (None, "none", {"name": "none"}),
         }
         for told, wrong in refused.items():
             if wrong:
