@@ -27,6 +27,7 @@ PRIOR = 4.0  # degrees of freedom of the prior of a moderated variance
 FEWEST = 5  # seeds, below which no verdict is given
 POWER = 0.8  # of the n that would decide
 MOST = 1000  # seeds that are thought of as possible
+HUGE = 1e100  # beyond which a value is no number, nor is its square
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Outcome:
 
     @property
     def bad(self) -> bool:
-        return self.status == "diverged" or self.stuck or self.value is None or not math.isfinite(self.value)
+        return self.status == "diverged" or self.stuck or self.value is None or not abs(self.value) < HUGE
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Effect:
     equivalence_holm: float | None = None
     needed: int | None = None  # seeds that would decide an inconclusive arm
     rho: float | None = None  # intraclass correlation of the pairs
-    sign_flip: float | None = None
+    sign_flip: float | None = None  # for this arm alone; not shown where it could not reject within the family
     runs: int = 0  # that ended
     diverged: int = 0  # of those, also where stuck
     capped: int = 0  # of the paired ones

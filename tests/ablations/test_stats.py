@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import json
 import math
 import random
 import warnings
@@ -180,6 +181,16 @@ def test_the_seeds_that_would_decide_do() -> None:
         assert least < np.mean(p <= 0.05) < most
 
 
+def test_more_arms_need_more_seeds() -> None:
+    values = draw(6, (1.0,) * 6, repeats=1)[0].T
+    values[1] += 0.5
+    expected = compare(outcomes(values), "base", margin=0.1, prior=0)["a"]
+    alone = compare(outcomes(values[:2]), "base", margin=0.1)["a"]
+    assert (expected.verdict, alone.verdict) == ("inconclusive", "inconclusive")
+    assert (expected.needed or 0) > (alone.needed or math.inf)
+    assert (expected.difference, expected.sd) == (alone.difference, alone.sd)
+
+
 def test_equivalence_can_decide_sooner_than_a_difference() -> None:
     """The seeds for equivalence have the power they are said to have, although nothing is exact but the t distribution."""
     n = stats.seeds_needed(0.02, 0.2, 0.05, margin=0.15)
@@ -191,13 +202,20 @@ def test_equivalence_can_decide_sooner_than_a_difference() -> None:
     assert np.mean(p <= 0.05) == pytest.approx(0.82, abs=0.04)
 
 
+def test_a_comparison_can_be_written_down() -> None:
+    runs = [*outcomes(example(8)), Outcome("d", 0, None, "diverged")]
+    found = dataclasses.asdict(compare(runs, "base", margin=0.3, cap=12))
+    assert json.loads(json.dumps(found, allow_nan=False))["effects"][0]["verdict"] == found["effects"][0]["verdict"]
+
+
 # What is not a number
 
 
 def test_a_diverged_run_counts_at_the_cap_and_is_told() -> None:
     values = example(5)
     for lost in (Outcome("a", 0, None, "diverged"), Outcome("a", 0, math.nan), Outcome("a", 0, 9.0, stuck=True),
-                 Outcome("a", 0, math.inf), Outcome("a", 0, None), Outcome("a", 0, -math.inf, "diverged")):
+                 Outcome("a", 0, math.inf), Outcome("a", 0, None), Outcome("a", 0, -math.inf, "diverged"),
+                 Outcome("a", 0, 1e200)):
         runs = [run for run in outcomes(values) if (run.arm, run.seed) != ("a", 0)]
         found = compare([*runs, lost], "base", margin=0.3, cap=20)
         effect = found["a"]
