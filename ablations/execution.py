@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from ablations.live import Watch, metric
 from ablations.plan import Job, Plan, points
 from zoo import config as configuration
 from zoo import registry, storage, train
@@ -82,24 +83,20 @@ def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
     """The point at which each arm was best over the tuning seeds; the whole search goes into study.json."""
     scores: dict[str, list[list[float]]] = {arm.name: [[] for _ in points(plan.study)] for arm in plan.arms}
     for job in plan.trials():
-        value = metric(plan, storage.read_json(plan.folder / job.folder / "summary.json"))
-        scores[job.arm][job.trial or 0].append(float("inf") if value is None else value)
+        value = metric(plan.study, storage.read_json(plan.folder / job.folder / "summary.json"))
+        sign = -1 if plan.study.higher_is_better else 1
+        scores[job.arm][job.trial or 0].append(float("inf") if value is None else sign * value)
     chosen, told = {}, {}
     for arm, found in scores.items():
         means = [statistics.fmean(values) for values in found]
         point = points(plan.study)[min(range(len(means)), key=means.__getitem__)]
         grid = plan.study.tune.grid if plan.study.tune else {}
-        edges = [option for option, value in point.items() if value in (min(grid[option]), max(grid[option]))]
+        edges = [option for option, value in point.items() if value in (grid[option][0], grid[option][-1])]
         chosen[arm] = point
         told[arm] = {"point": point, "at_the_edge": edges, "points": points(plan.study),
-                     "means": [mean if mean < float("inf") else None for mean in means]}
+                     "means": [abs(mean) if mean < float("inf") else None for mean in means]}
     storage.write_json(plan.folder / "study.json", storage.read_json(plan.folder / "study.json") | {"tuned": told})
     return chosen
-
-
-def metric(plan: Plan, summary: Mapping[str, Any]) -> float | None:
-    value = (summary.get("metrics") or {}).get(plan.study.metric) if summary.get("status") == "finished" else None
-    return float(value) if isinstance(value, int | float) else None
 
 
 def prepare(plan: Plan) -> list[str]:
@@ -159,7 +156,6 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
     global current
     import hydra
 
-    from ablations.live import Watch
     from zoo.config import CONF
 
     current = plan

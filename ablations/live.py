@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -16,9 +17,23 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations.plan import Job, Plan, duration
+from ablations.study import Study
 from zoo import storage
 
 ENDED = ("finished", "diverged", "failed")
+
+
+def metric(study: Study, run: Mapping[str, Any]) -> float | None:
+    """What a finished run reached."""
+    value = (run.get("metrics") or {}).get(study.metric) if run.get("status") == "finished" else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def capped(study: Study, run: Mapping[str, Any]) -> float | None:
+    """What a run counts as: a diverged one is not dropped, but has learned no more than how often each token comes."""
+    if run.get("status") == "diverged" and study.metric == "val/loss":
+        return (run.get("data") or {}).get("unigram_nats")
+    return metric(study, run)
 
 
 class Watch:
@@ -71,7 +86,7 @@ class Watch:
             runs = [self.ended[job.folder] for job in jobs if job.folder in self.ended]
             how = Counter(str(run["status"]) for run in runs)
             odd = "".join(f", {how[status]} {status}" for status in ("diverged", "failed") if how[status])
-            values = [value for run in runs if (value := self._value(run)) is not None]
+            values = [value for run in runs if (value := capped(self.plan.study, run)) is not None]
             left = self._left(sum(job.folder not in self.ended for job in self.jobs if job.arm == arm.name))
             table.add_row(Text(arm.name), f"{how['finished']}/{len(jobs)}{odd}",
                           f"{statistics.fmean(values):.4f}" if values else "–",
@@ -90,7 +105,7 @@ class Watch:
     def _tell(self, fresh: list[Job]) -> None:
         for job in fresh if not self.live.is_started else ():
             run = self.ended[job.folder]
-            value, seconds = self._value(run), run.get("seconds")
+            value, seconds = metric(self.plan.study, run), run.get("seconds")
             words = [job.arm, f"seed {job.seed}", "" if job.trial is None else f"trial {job.trial}", str(run["status"])]
             words += [f"{self.plan.study.metric} {value:.4f}"] if value is not None else [str(run.get("error") or "")]
             words += [f"{seconds:.1f} s"] if isinstance(seconds, int | float) else []
@@ -104,7 +119,3 @@ class Watch:
 
     def _summary(self, job: Job) -> dict[str, Any]:
         return storage.read_json(self.plan.folder / job.folder / "summary.json")
-
-    def _value(self, run: dict[str, Any]) -> float | None:
-        value = (run.get("metrics") or {}).get(self.plan.study.metric)
-        return float(value) if isinstance(value, int | float) and run["status"] == "finished" else None

@@ -79,7 +79,7 @@ def _matched(study: Study, arm: Arm, config: Config, before: dict[str, int], tar
 
     def at(value: int) -> dict[str, int]:
         put(trial, option, value)
-        return _cheaply(trial) if unit == "tokens" else measured(trial)
+        return {"tokens": _tokens(trial)} if unit == "tokens" else measured(trial)
 
     best = solve(lambda value: at(value)[unit], _value(config, option), target, step(config, option))
     after = at(best)
@@ -94,17 +94,23 @@ def solve(cost: Callable[[int], int], start: int, target: int, step: int = 1) ->
     """The multiple of `step` at which a rising cost is closest to the target, by the secants of what was seen."""
     seen: dict[int, int] = {}
     low = max(step, start // step * step)
-    for trial in (low, low + step * max(1, low // (4 * step))):
-        seen[trial] = cost(trial)
-    for _ in range(20):
-        (near, at_near), (far, at_far) = sorted(seen.items(), key=lambda pair: abs(pair[1] - target))[:2]
-        if at_near == at_far:
-            break
-        trial = max(step, round((near + (target - at_near) * (far - near) / (at_far - at_near)) / step) * step)
-        if trial in seen:
+    trial: int | None = low
+    for _ in range(40):
+        if trial is None or trial in seen:
             break
         seen[trial] = cost(trial)
+        trial = _next(seen, target, step) if len(seen) > 1 else low + step * max(1, low // (4 * step))
     return min(seen, key=lambda trial: abs(seen[trial] - target))
+
+
+def _next(seen: Mapping[int, int], target: int, step: int) -> int | None:
+    """Where to look next: where the secant says; half-way between the closest on either side, where it was already."""
+    under, over = ([trial for trial in seen if (seen[trial] > target) is above] for above in (False, True))
+    near, far = (max(under), min(over)) if under and over else sorted(seen, key=lambda trial: abs(seen[trial] - target))[:2]
+    if seen[near] == seen[far] or target in seen.values() or (under and over and far - near <= step):
+        return None
+    trial = max(step, round((near + (target - seen[near]) * (far - near) / (seen[far] - seen[near])) / step) * step)
+    return (near + far) // (2 * step) * step if trial in seen and under and over else trial
 
 
 def step(config: Mapping[str, Any], option: str) -> int:
@@ -148,6 +154,3 @@ def _value(config: Mapping[str, Any], option: str) -> int:
 def _tokens(config: Mapping[str, Any]) -> int:
     return int(config["trainer"]["max_steps"] * config["loader"]["batch_size"] * config["loader"]["length"])
 
-
-def _cheaply(config: Mapping[str, Any]) -> dict[str, int]:
-    return {"tokens": _tokens(config)}

@@ -58,6 +58,10 @@ class Study:
     expected: dict[str, str] = field(default_factory=dict)
 
     @property
+    def higher_is_better(self) -> bool:
+        return "accuracy" in self.metric
+
+    @property
     def hash(self) -> str:
         told = {key: value for key, value in asdict(self).items() if key not in PROSE}
         return hashlib.sha256(json.dumps(told, ensure_ascii=False).encode()).hexdigest()
