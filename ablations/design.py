@@ -47,7 +47,7 @@ def arms(study: Study) -> list[Arm]:
         source = "arms" if study.design == "arms" else "factors"
         raise ZooError(f"study {study.name} is empty: {study.design} over these {source} leaves {len(kept)} arms, and a"
                        " comparison needs two")
-    found = [Arm(_safe(name), words, levels, _differs(words, kept[0][2])) for name, levels, words in kept]
+    found = [Arm(safe(name), words, levels, _differs(words, kept[0][2])) for name, levels, words in kept]
     folders = [arm.name.casefold() for arm in found]
     twice = [arm.name for arm in found if folders.count(arm.name.casefold()) > 1]
     if twice:
@@ -174,7 +174,7 @@ def _differs(words: Sequence[str], base: Sequence[str]) -> list[str]:
     return [word for word in words if word not in base] + gone
 
 
-def _safe(name: str) -> str:
+def safe(name: str) -> str:
     """A name that any file system takes, and Hydra between quotes."""
     safe = re.sub(r"[^\w.+=,-]+", "_", name, flags=re.ASCII).strip("_.")
     return safe if len(safe) <= 80 else f"{safe[:72]}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"

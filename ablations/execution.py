@@ -19,7 +19,7 @@ from ablations.live import Watch, metric
 from ablations.plan import Job, Plan, points
 from zoo import config as configuration
 from zoo import registry, storage, train
-from zoo.registry import ZooError, first_line
+from zoo.registry import ZooError, did_you_mean, first_line
 
 BUSY = "busy"  # another process has this job
 SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
@@ -168,5 +168,8 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
         finally:
             sys.argv, current = argv, None
-    every = [*plan.trials(), *plan.jobs()]
-    return sum(status(plan.folder / job.folder) not in SETTLED for job in every)
+    runs = [storage.read_json(plan.folder / job.folder / "summary.json") for job in [*plan.trials(), *plan.jobs()]]
+    reached = {name for run in runs if run.get("status") == "finished" for name in run.get("metrics") or {}}
+    if reached and plan.study.metric not in reached:
+        raise ZooError(f"no run measures {plan.study.metric}{did_you_mean(plan.study.metric, sorted(reached))}")
+    return sum(run.get("status") not in SETTLED for run in runs)

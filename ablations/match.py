@@ -86,8 +86,9 @@ def _matched(study: Study, arm: Arm, config: Config, before: dict[str, int], tar
     if off(after[unit], target) > TOLERANCE:
         raise ZooError(f"{told}; the closest is {after[unit]:,} at {option}={best}, more than 1 % away:"
                        " give another match_by, or match: none")
-    matched = with_words(arm, [f"{option}={best}"], f"{option} {_get(config, option)} → {best}")
-    return matched, trial, measured(trial)
+    before_it = _get(config, option)  # None where it is left to the component
+    told = f"{option}={best}" if before_it is None else f"{option} {before_it} → {best}"
+    return with_words(arm, [f"{option}={best}"], told), trial, measured(trial)
 
 
 def solve(cost: Callable[[int], int], start: int, target: int, step: int = 1) -> int:

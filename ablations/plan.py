@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def make(study: Study, folder: Path | None = None, notes: list[str] | None = Non
                     " and no winner is named; five or more decide.")
     if study.match == "seconds":
         told.append("match: seconds is of this machine: reported for each arm, not solved for.")
-    return Plan(study, folder or Path("studies") / f"{study.name}_{study.hash[:8]}", arms, configs, costs)
+    return Plan(study, folder or Path("studies") / f"{design.safe(study.name)}_{study.hash[:8]}", arms, configs, costs)
 
 
 def points(study: Study) -> list[dict[str, Any]]:
@@ -213,9 +213,9 @@ def duration(seconds: float) -> str:
 
 def reseeded(study: Study, folder: Path) -> str | None:
     """Another folder that holds this study with other seeds, where there is one."""
-    for place in sorted(folder.parent.glob(f"{study.name}_*/study.json")):
+    for place in sorted(folder.parent.glob(f"{design.safe(study.name)}_*/study.json")):
         told = storage.read_json(place).get("study")
-        if place.parent != folder and told and told | {"seeds": study.seeds} == asdict(replace(study)):
+        if place.parent != folder and told and told | {"seeds": study.seeds} == asdict(study):
             return (f"{place.parent} holds this study with the seeds {told['seeds']}: with hydra.sweep.dir={place.parent} its"
                     " runs are used, and the report says that this is a second look")
     return None

@@ -63,9 +63,9 @@ def study(arguments: Namespace) -> int:
         console.print(Text(note, style="yellow"))
     try:
         failed = execution.execute(planned, hydra, ["--config-dir", str(place)] if place else [])
-    except SystemExit as stop:
+    except (SystemExit, KeyboardInterrupt) as stop:
         console.print(Text("\nstopped; the same line goes on with what is left"))
-        return stop.code if isinstance(stop.code, int) else 1
+        return 130 if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
     if failed:
         console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
     return int(failed > 0)

@@ -19,6 +19,7 @@ import yaml
 
 from zoo.config import CONF
 from zoo.registry import ZooError, did_you_mean
+from zoo.train import FREE
 
 DESIGNS = ("one_at_a_time", "leave_one_out", "ladder", "factorial", "fractional", "arms")
 BUDGETS = ("params", "active", "flops", "tokens", "seconds", "none")
@@ -64,6 +65,7 @@ class Study:
     @property
     def hash(self) -> str:
         told = {key: value for key, value in asdict(self).items() if key not in PROSE}
+        told["common"] = [word for word in self.common if not word.startswith(FREE)]
         return hashlib.sha256(json.dumps(told, ensure_ascii=False).encode()).hexdigest()
 
 
