@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import itertools
 import math
 import random
@@ -194,6 +195,8 @@ def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
 def _power(study: Study, comparisons: int) -> str:
     if study.margin is None:
         return "no margin is stated: nothing can be called equivalent"
+    if importlib.util.find_spec("scipy") is None:
+        return "power: unknown without scipy (pip install 'transformer-zoo[report]')"
     alpha = 0.05 / comparisons  # the strictest step of Holm's, so the least power
     low, high = (power(len(study.seeds), study.margin, study.sd, rho, alpha) for rho in (0.0, 0.2))
     return (f"power to see a difference of the margin, {study.margin:g}: {low:.0%} to {high:.0%} (sd {study.sd:g} over seeds,"

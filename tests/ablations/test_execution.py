@@ -110,6 +110,34 @@ def test_two_processes_share_a_study(study: Study) -> None:
         assert (Path("here") / place / "log.txt").read_text(encoding="utf-8").count("step 100/100") == 1, "run once"
 
 
+def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
+    process = in_process(study(seeds=1), "hydra.sweep.dir=here", "trainer.max_steps=5000")
+    first = Path("here/baseline/seed_0/metrics.csv")
+    for _ in range(1200):
+        if (first.exists() and first.read_text(encoding="utf-8").count("\n") > 2) or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == 130, said
+    assert "the same line goes on with what is left" in said
+    assert {run["status"] for run in summaries("here").values()} == {"interrupted"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [["joblib", "hydra.launcher.n_jobs=2"], ["submitit_local", "hydra.sweeper.at_once=2"]])
+def test_any_launcher_runs_a_study(launcher: list[str], study: Study) -> None:
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher[0].split('_')[0]}_launcher")
+    process = in_process(study(), "hydra.sweep.dir=here", f"hydra/launcher={launcher[0]}", *launcher[1:])
+    said = process.communicate(timeout=250)[0]
+    assert process.returncode == 0, said
+    assert [run["status"] for run in summaries("here").values()] == ["finished"] * 4
+
+
+def test_a_metric_that_no_run_has_is_told(study: Study, ablate: Ablate) -> None:
+    assert "no run measures val/los: did you mean 'val/loss'" in ablate(study(seeds=1, metric="val/los"))
+
+
 def test_tuning_comes_first_and_is_judged_on_other_seeds(study: Study, ablate: Ablate) -> None:
     word = study(seeds=1, tune={"grid": {"optim.lr": [1e-9, 1e-2]}, "seeds": [7]})
     assert ablate(word, "hydra.sweep.dir=here") == 0
