@@ -1,19 +1,29 @@
-"""`python -m ablations.run norm=layer,rms seed=0,1,2`: one run for each combination, then a table of the arms."""
+"""`python -m ablations.run study=norm`: a study, from its plan to its runs; plan_only=true stops before the first.
+
+Without a study, `python -m ablations.run norm=layer,rms seed=0,1,2` is one run for each combination, then a table of the arms.
+"""
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from rich.console import Console
+from rich.text import Text
+
 from ablations import report
 from zoo import train
-from zoo.registry import plainly
+from zoo.registry import ZooError, plainly
 
 
 @plainly()
 def main() -> None:
     arguments = train.asked()
+    if any(word.startswith("study=") for word in arguments.overrides):
+        sys.exit(study(arguments))
     if not train.only_asks(arguments):
         given = [word.split("=", 1)[1].strip("'\"") for word in sys.argv if word.startswith("hydra.sweep.dir=")]
         folder = given[-1] if given else f"runs/sweep_{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
@@ -24,6 +34,60 @@ def main() -> None:
     finally:  # a failing job ends the process with its error, after the others have finished
         if not train.only_asks(arguments) and folder and Path(folder).is_dir():
             report.show(Path(folder))
+
+
+def study(arguments: Namespace) -> int:
+    """Plan, show, run; gives the exit code."""
+    from ablations import execution, plan
+    from ablations import study as studies
+
+    if train.only_asks(arguments):
+        raise ZooError("a study has many configurations: plan_only=true shows what differs in them")
+    told, hydra, words = _sorted(arguments.overrides)
+    name, folder = told.pop("study"), told.pop("hydra.sweep.dir", None)
+    only = studies.value(told.pop("plan_only", "false"))
+    if not isinstance(only, bool):
+        raise ZooError(f"plan_only must be true or false, not {only!r}")
+    place = Path(arguments.config_dir).resolve() if arguments.config_dir else None
+    loaded = studies.load(name, {key: studies.value(value) for key, value in told.items()}, [place] if place else [])
+    loaded = replace(loaded, common=studies.merged(loaded.common, words))
+    console, notes = Console(), list[str]()
+    extra = [f"hydra.searchpath=[file://{place}]"] if place else []
+    planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
+    if hint := plan.reseeded(loaded, planned.folder):
+        notes.append(hint)
+    plan.show(planned, console, notes)
+    if only:
+        return 0
+    for note in execution.prepare(planned):
+        console.print(Text(note, style="yellow"))
+    try:
+        failed = execution.execute(planned, hydra, ["--config-dir", str(place)] if place else [])
+    except (SystemExit, KeyboardInterrupt) as stop:
+        console.print(Text("\nstopped; the same line goes on with what is left"))
+        return 130 if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
+    if failed:
+        console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
+    return int(failed > 0)
+
+
+def _sorted(words: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
+    """What a command line says of the study, what of Hydra (its launcher), and what of every run."""
+    from ablations import study as studies
+
+    told: dict[str, str] = {}
+    hydra, common = [], []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in ("study", "plan_only", "hydra.sweep.dir", *studies.names()):
+            told[key] = value.strip("'\"")
+        elif key == "seed":
+            raise ZooError(f"{word}: a study has several, as in seeds=5 or seeds=[0,1,2]")
+        elif key.startswith("hydra"):
+            hydra.append(word)
+        else:
+            common.append(word)
+    return told, hydra, common
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 
 from tests.conftest import chosen
@@ -208,3 +209,15 @@ def test_different_names_the_keys_that_differ() -> None:
     told = config.different(config.compose(["norm=rms"]), config.compose(["arch.dim=64"]))
     assert told == ["arch.dim", "norm.bias", "norm.eps", "norm.name", "norm.zero_centered"]
     assert config.different({"a": {}}, {"a": None}) == ["a"]
+
+
+@pytest.mark.parametrize("words", [
+    [], ["norm=rms", "norm.eps=1e-3"], ["model=llama_7b", "size=tiny", "ffn.hidden=32"], ["model=t5", "arch.vocab=50"],
+    ["experiment=smoke", "+norm.more=1"], ["attn=gqa", "attn.kv_heads=2", "loader.length=${arch.dim}"],
+])
+def test_the_short_way_composes_what_hydra_does(words: list[str]) -> None:
+    with config.composing():
+        given = [word for word in words if "." in word and not word.startswith("+")]
+        ours = config._structure([word for word in words if word not in given])
+        config.ConfigLoaderImpl._apply_overrides_to_config(config._parsed(given), ours)
+        assert ours == hydra.compose("config", words)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [  # from the roof down; a name stands for the modules below it, unless they have a floor of their own
-    {"ablations"},
+    {"ablations", "hydra_plugins"},
     {"zoo.train", "zoo.generate", "zoo.components.__main__"},
     {"zoo.run", "zoo.screen", "zoo.dashboard", "zoo.callbacks"},
     {"zoo.lit"},
@@ -31,7 +31,7 @@ FACADE = "zoo"  # `zoo.build` reaches down from the package itself, which nothin
 
 def modules() -> dict[str, Path]:
     found = {}
-    for path in [*ROOT.glob("zoo/**/*.py"), *ROOT.glob("ablations/**/*.py")]:
+    for path in [path for top in ("zoo", "ablations", "hydra_plugins") for path in ROOT.glob(f"{top}/**/*.py")]:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found[name.removesuffix(".__init__")] = path
     return found

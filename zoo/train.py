@@ -84,10 +84,10 @@ def asked() -> Namespace:
 def train(composed: DictConfig) -> None:
     """One job of Hydra's. What a single run refuses is said here, before Hydra says it in many lines."""
     with plainly() if HydraConfig.get().mode == RunMode.RUN else contextlib.nullcontext():
-        _job(composed)
+        job(composed)
 
 
-def _job(composed: DictConfig) -> None:
+def job(composed: DictConfig) -> None:
     """A run in the folder that Hydra made for it."""
     hydra_config = HydraConfig.get()
     folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed, hydra_config.overrides.task)
@@ -121,7 +121,7 @@ def _prepare(arguments: Namespace) -> None:
         if model not in checked:
             checked.add(model)
             try:
-                _refuse_meaningless(config)
+                refuse_meaningless(config)
             except ZooError as error:
                 raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
     given = [word.split("=", 1)[1].strip("'\"") for word in arguments.overrides if word.startswith("hydra.run.dir=")]
@@ -137,7 +137,7 @@ def _prepare(arguments: Namespace) -> None:
             sys.argv.append(f"hydra.run.dir='{found}'")
 
 
-def _refuse_meaningless(config: Config) -> None:
+def refuse_meaningless(config: Config) -> None:
     """Make the model on the meta device, where it costs nothing; components refuse what has no meaning."""
     import torch
 
@@ -160,13 +160,13 @@ def _check_folder(config: Config, folder: Path) -> None:
         return
     if config["resume"] != "auto":
         raise ZooError(f"{folder} already holds a run: go on with it by resume=auto, or choose another hydra.run.dir")
-    changed = _changed(config, folder)
-    if changed:
-        raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}):"
+    different = changed(config, folder)
+    if different:
+        raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(different)}):"
                        " choose another hydra.run.dir")
 
 
-def _changed(config: Config, folder: Path) -> list[str]:
+def changed(config: Config, folder: Path) -> list[str]:
     """The keys in which a folder's run differs. Raises ZooError where its configuration cannot be read."""
     stored: Any = None
     with contextlib.suppress(YAMLError, OmegaConfBaseException, ValueError, OSError):
@@ -181,7 +181,7 @@ def _unfinished(config: Config, runs: Path) -> Path | None:
     """The newest run of this very configuration that has not finished."""
     for place in sorted(runs.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
-            if not _already_finished(config, place.parent) and not _changed(config, place.parent):
+            if not _already_finished(config, place.parent) and not changed(config, place.parent):
                 return place.parent
         except ZooError as error:
             print(f"passed over: {error}")

@@ -1,0 +1,175 @@
+"""The runs of a plan, through whichever launcher: each once, whoever is stopped, fails, or works on the same study beside."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import statistics
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from ablations.live import Watch, metric
+from ablations.plan import Job, Plan, points
+from zoo import config as configuration
+from zoo import registry, storage, train
+from zoo.registry import ZooError, did_you_mean, first_line
+
+BUSY = "busy"  # another process has this job
+SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
+current: Plan | None = None  # that Hydra's sweeper is to run
+
+
+def job(composed: DictConfig) -> str:
+    """One job of Hydra's: gives how it ended, or `busy`. Never raises but when asked to stop, so that the rest goes on."""
+    configuration.discover()
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with claimed(folder) as mine:
+        if not mine:
+            return BUSY
+        if status(folder) in SETTLED:
+            return status(folder)
+        with (folder / "log.txt").open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+            try:
+                train.job(composed)
+            except Exception as error:
+                if status(folder) not in SETTLED and not isinstance(error, ZooError):
+                    traceback.print_exc(file=log)
+                if status(folder) not in (*SETTLED, "failed"):  # it did not come as far as to say so itself
+                    summary = storage.read_json(folder / "summary.json")
+                    told = {"status": "failed", "error": f"{type(error).__name__}: {first_line(error)}"}
+                    storage.write_json(folder / "summary.json", summary | told)
+        return status(folder)
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, wait: bool = False) -> Iterator[bool]:
+    """Whether this process has the job, and no other; a claim is gone with its process, however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".job").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def status(folder: Path) -> str:
+    return str(storage.read_json(folder / "summary.json").get("status", ""))
+
+
+def batches() -> Iterator[list[Job]]:
+    """What the sweeper is to run: first what tunes, then what counts; without what is settled."""
+    if current is None:
+        raise ZooError("hydra/sweeper=zoo_study runs studies only: python -m ablations.run study=NAME")
+    trials = current.trials()
+    if trials:
+        yield _pending(current, trials)
+    yield _pending(current, current.jobs(tuned(current) if trials else None))
+
+
+def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
+    return [job for job in jobs if status(plan.folder / job.folder) not in SETTLED]
+
+
+def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The point at which each arm was best over the tuning seeds; the whole search goes into study.json."""
+    scores: dict[str, list[list[float]]] = {arm.name: [[] for _ in points(plan.study)] for arm in plan.arms}
+    for job in plan.trials():
+        value = metric(plan.study, storage.read_json(plan.folder / job.folder / "summary.json"))
+        sign = -1 if plan.study.higher_is_better else 1
+        scores[job.arm][job.trial or 0].append(float("inf") if value is None else sign * value)
+    chosen, told = {}, {}
+    for arm, found in scores.items():
+        means = [statistics.fmean(values) for values in found]
+        point = points(plan.study)[min(range(len(means)), key=means.__getitem__)]
+        grid = plan.study.tune.grid if plan.study.tune else {}
+        edges = [option for option, value in point.items() if value in (grid[option][0], grid[option][-1])]
+        chosen[arm] = point
+        told[arm] = {"point": point, "at_the_edge": edges, "points": points(plan.study),
+                     "means": [abs(mean) if mean < float("inf") else None for mean in means]}
+    storage.write_json(plan.folder / "study.json", storage.read_json(plan.folder / "study.json") | {"tuned": told})
+    return chosen
+
+
+def prepare(plan: Plan) -> list[str]:
+    """Write study.json, refuse a folder of other runs, and say which finished runs are used and what differs in them."""
+    notes, reused = [], 0
+    others: Counter[str] = Counter()
+    jobs = [*plan.trials(), *([] if plan.study.tune else plan.jobs())]
+    now: dict[str, Any] = {}
+    for job in jobs:
+        folder = plan.folder / job.folder
+        if not (folder / "config.yaml").exists():
+            continue
+        changed = train.changed(job.config, folder)
+        if changed:
+            raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}): delete it, or"
+                           " choose another hydra.sweep.dir")
+        summary = storage.read_json(folder / "summary.json")
+        if summary.get("status") in SETTLED:
+            reused += 1
+            others.update(_otherwise(job, summary, now))
+        elif summary.get("status") == "failed":  # is tried again
+            storage.write_json(folder / "summary.json", summary | {"status": "waiting"})
+    if reused:
+        notes.append(f"{reused} of {len(jobs)} runs are done already and are used")
+    notes += [f"{number} of these by {what}: delete their folders to run them again" for what, number in others.items()]
+    before = storage.read_json(plan.folder / "study.json")
+    looks = [look for look in before.get("looks", []) if look["hash"] != plan.study.hash]
+    content = plan.as_json() | {"looks": [*looks, {"hash": plan.study.hash, "seeds": plan.study.seeds}]}
+    content |= {"tuned": before["tuned"]} if "tuned" in before and not looks else {}
+    if looks:
+        notes.append(f"look {len(looks) + 1} at this folder: the report halves α for each")
+    storage.write_json(plan.folder / "study.json", content)
+    return notes
+
+
+def _otherwise(job: Job, summary: Mapping[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """In what a finished run differs from one made now: the code, the packages, the data."""
+    from zoo import run
+
+    if not now:
+        now.update(sha=run._git_sha(), versions=run._versions())
+    if summary.get("git_sha") != now["sha"]:
+        yield f"another version of the code ({str(summary.get('git_sha'))[:12]}, now {str(now['sha'])[:12]})"
+    versions = (summary.get("versions") or {}).items()
+    if packages := [f"{name} {version}" for name, version in versions if now["versions"].get(name) != version]:
+        yield f"other packages ({', '.join(packages)})"
+    data = repr(job.config["data"])
+    if data not in now:
+        now[data] = registry.build("data", job.config["data"]).fingerprint()
+    fingerprint = (summary.get("data") or {}).get("fingerprint", now[data])
+    if fingerprint != now[data]:
+        yield f"other data (fingerprint {fingerprint[:12]}, now {now[data][:12]})"
+
+
+def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
+    """Run what is left of a plan through Hydra's launcher; gives the number of jobs that failed."""
+    global current
+    import hydra
+
+    from zoo.config import CONF
+
+    current = plan
+    sweep = ["hydra/sweeper=zoo_study", f"hydra.sweep.dir='{plan.folder}'", "hydra.output_subdir=null", "hydra.job.name=train",
+             "hydra.hydra_logging.root.level=WARNING"]
+    argv = sys.argv
+    with Watch(plan):
+        try:
+            sys.argv = [argv[0], *words, *sweep, "--multirun", *flags]
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+        finally:
+            sys.argv, current = argv, None
+    runs = [storage.read_json(plan.folder / job.folder / "summary.json") for job in [*plan.trials(), *plan.jobs()]]
+    reached = {name for run in runs if run.get("status") == "finished" for name in run.get("metrics") or {}}
+    if reached and plan.study.metric not in reached:
+        raise ZooError(f"no run measures {plan.study.metric}{did_you_mean(plan.study.metric, sorted(reached))}")
+    return sum(run.get("status") not in SETTLED for run in runs)

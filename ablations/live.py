@@ -1,0 +1,121 @@
+"""A study while it runs: a table that keeps itself up to date on a terminal, a line a run elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ablations.plan import Job, Plan, duration
+from ablations.study import Study
+from zoo import storage
+
+ENDED = ("finished", "diverged", "failed")
+
+
+def metric(study: Study, run: Mapping[str, Any]) -> float | None:
+    """What a finished run reached."""
+    value = (run.get("metrics") or {}).get(study.metric) if run.get("status") == "finished" else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def capped(study: Study, run: Mapping[str, Any]) -> float | None:
+    """What a run counts as: a diverged one is not dropped, but has learned no more than how often each token comes."""
+    if run.get("status") == "diverged" and study.metric == "val/loss":
+        return (run.get("data") or {}).get("unigram_nats")
+    return metric(study, run)
+
+
+class Watch:
+    """Reads the summaries of a study's runs from their folders, so that it does not matter who runs them."""
+
+    def __init__(self, plan: Plan, console: Console | None = None) -> None:
+        self.plan, self.console = plan, console or Console(file=sys.stdout)  # before jobs write to their own logs
+        self.jobs = [*plan.trials(), *plan.jobs()]
+        self.ended: dict[str, dict[str, Any]] = {}
+        self.stop, self.thread = threading.Event(), threading.Thread(target=self._watch, daemon=True)
+        self.begun, self.before = time.monotonic(), 0
+        self.live = Live(console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+    def __enter__(self) -> Watch:
+        self.look()
+        self.before = len(self.ended)
+        if self.console.is_terminal:
+            self.live.start()
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop.set()
+        self.thread.join()
+        self._tell(self.look())
+        if self.live.is_started:
+            self.live.update(self.table(), refresh=True)
+            self.live.stop()
+        else:
+            self.console.print(self.table())
+
+    def look(self) -> list[Job]:
+        """The jobs that have ended since the last look."""
+        fresh = []
+        for job in self.jobs:
+            if job.folder not in self.ended:
+                summary = self._summary(job)
+                if summary.get("status") in ENDED:
+                    self.ended[job.folder] = summary
+                    fresh.append(job)
+        return fresh
+
+    def table(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
+        table.add_column("arm", overflow="fold")
+        for column in ("seeds", self.plan.study.metric, "± sd", "time left"):
+            table.add_column(column, justify="right")
+        for arm in self.plan.arms:
+            jobs = [job for job in self.jobs if job.arm == arm.name and job.trial is None]
+            runs = [self.ended[job.folder] for job in jobs if job.folder in self.ended]
+            how = Counter(str(run["status"]) for run in runs)
+            odd = "".join(f", {how[status]} {status}" for status in ("diverged", "failed") if how[status])
+            values = [value for run in runs if (value := capped(self.plan.study, run)) is not None]
+            left = self._left(sum(job.folder not in self.ended for job in self.jobs if job.arm == arm.name))
+            table.add_row(Text(arm.name), f"{how['finished']}/{len(jobs)}{odd}",
+                          f"{statistics.fmean(values):.4f}" if values else "–",
+                          f"{statistics.stdev(values):.4f}" if len(values) > 1 else "–", left)
+        table.caption = Text(f"{len(self.ended)}/{len(self.jobs)} runs, {self._left(len(self.jobs) - len(self.ended))} left")
+        return table
+
+    def _watch(self) -> None:
+        while not self.stop.wait(1.0):
+            fresh = self.look()
+            if self.live.is_started:
+                self.live.update(self.table(), refresh=True)
+            else:
+                self._tell(fresh)
+
+    def _tell(self, fresh: list[Job]) -> None:
+        for job in fresh if not self.live.is_started else ():
+            run = self.ended[job.folder]
+            value, seconds = metric(self.plan.study, run), run.get("seconds")
+            words = [job.arm, f"seed {job.seed}", "" if job.trial is None else f"trial {job.trial}", str(run["status"])]
+            words += [f"{self.plan.study.metric} {value:.4f}"] if value is not None else [str(run.get("error") or "")]
+            words += [f"{seconds:.1f} s"] if isinstance(seconds, int | float) else []
+            left = self._left(len(self.jobs) - len(self.ended))
+            words.append(f"({len(self.ended)}/{len(self.jobs)}, {left} left)")
+            self.console.print(Text("  ".join(filter(None, words))), soft_wrap=True)
+
+    def _left(self, jobs: int) -> str:
+        done = len(self.ended) - self.before
+        return "–" if not jobs else duration((time.monotonic() - self.begun) / done * jobs) if done else "?"
+
+    def _summary(self, job: Job) -> dict[str, Any]:
+        return storage.read_json(self.plan.folder / job.folder / "summary.json")

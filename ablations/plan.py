@@ -1,0 +1,224 @@
+"""What a study will do, said before it does it: arms, budgets, hours, and the power to see what it looks for."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import itertools
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ablations import design
+from ablations.design import Arm
+from ablations.match import match, put
+from ablations.study import Study, merged
+from zoo import storage
+from zoo.config import Config
+from zoo.registry import ZooError
+
+QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
+LARGEST_TIMED = 50_000_000  # parameters of a model whose step is tried out for its time
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: of an arm, with a seed, in a folder below the study's."""
+
+    arm: str
+    seed: int
+    folder: str
+    words: list[str]
+    config: Config
+    trial: int | None = None  # a point of the tuning grid
+
+    def overrides(self) -> list[str]:
+        return [*self.words, f"seed={self.seed}", f"hydra.sweep.subdir='{self.folder}'"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    study: Study
+    folder: Path
+    arms: list[Arm]
+    configs: list[Config]
+    costs: list[dict[str, int]]
+
+    def jobs(self, tuned: Mapping[str, Mapping[str, Any]] | None = None) -> list[Job]:
+        """The runs that count: seed by seed, so that a study that is stopped has as much of each arm.
+
+        `tuned` gives the options that were chosen for each arm.
+        """
+        return [self._job(arm, config, seed, f"{arm.name}/seed_{seed}", (tuned or {}).get(arm.name, {}))
+                for seed in self.study.seeds for arm, config in zip(self.arms, self.configs, strict=True)]
+
+    def trials(self) -> list[Job]:
+        """The runs that tune: the same points and seeds for each arm."""
+        if self.study.tune is None:
+            return []
+        return [self._job(arm, config, seed, f"{arm.name}/tune/{number}/seed_{seed}", point, number)
+                for arm, config in zip(self.arms, self.configs, strict=True)
+                for number, point in enumerate(points(self.study)) for seed in self.study.tune.seeds]
+
+    def _job(self, arm: Arm, config: Config, seed: int, folder: str, options: Mapping[str, Any],
+             trial: int | None = None) -> Job:
+        changed = copy.deepcopy(config)
+        put(changed, "seed", seed)
+        for option, value in options.items():
+            put(changed, option, value)
+        words = merged([f"{option}={value}" for option, value in QUIET.items()], arm.words,
+                       [f"{option}={value}" for option, value in options.items()], ["resume=auto"])
+        if config["logger"]["name"] == "wandb" and config["logger"]["group"] is None:
+            words.append(f"logger.group='{self.folder.name}'")  # its runs form one group
+        put(changed, "resume", "auto")
+        return Job(arm.name, seed, folder, words, changed, trial)
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of study.json, which the report reads."""
+        arms = [asdict(arm) | cost for arm, cost in zip(self.arms, self.costs, strict=True)]
+        return {"hash": self.study.hash, "study": asdict(self.study), "baseline": self.arms[0].name, "arms": arms,
+                "exploratory": len(self.study.seeds) < 5}
+
+
+def make(study: Study, folder: Path | None = None, notes: list[str] | None = None,
+         extra: Sequence[str] = ()) -> Plan:
+    """Everything that can be refused is refused here, by name; `extra` words help to compose, and are not of the study."""
+    told = notes if notes is not None else []
+    if study.tune and set(study.tune.seeds) & set(study.seeds):
+        raise ZooError("study: tune.seeds must not be among seeds: what is chosen on a seed is not judged on it")
+    found = design.arms(study)
+    arms, configs, costs = match(study, found, design.checked(study, found, extra))
+    for option in study.tune.grid if study.tune else ():
+        for arm, config in zip(arms, configs, strict=True):
+            group, _, name = option.rpartition(".")
+            if name not in config.get(group, {}):
+                raise ZooError(f"arm {arm.name}: tune.grid: no option {option}")
+    if len(study.seeds) < 5:
+        told.append(f"{len(study.seeds)} seed{'s' * (len(study.seeds) > 1)} an arm: exploratory. Differences may be chance,"
+                    " and no winner is named; five or more decide.")
+    if study.match == "seconds":
+        told.append("match: seconds is of this machine: reported for each arm, not solved for.")
+    return Plan(study, folder or Path("studies") / f"{design.safe(study.name)}_{study.hash[:8]}", arms, configs, costs)
+
+
+def points(study: Study) -> list[dict[str, Any]]:
+    """The points of the tuning grid, the same for each arm; where there are more than trials, some by chance."""
+    assert study.tune is not None
+    grid = [dict(zip(study.tune.grid, values, strict=True)) for values in itertools.product(*study.tune.grid.values())]
+    number = study.tune.trials
+    return grid if number is None or number >= len(grid) else random.Random(study.hash).sample(grid, number)
+
+
+def power(n: int, effect: float, sd: float, rho: float, alpha: float = 0.05) -> float:
+    """The chance that a paired t-test of n seeds sees an effect; `sd` is that of one arm, and `rho` what pairs share."""
+    from scipy import stats
+
+    if n < 2:
+        return 0.0
+    shift = effect / (sd * (2 * (1 - rho)) ** 0.5) * n**0.5
+    edge = stats.t.isf(alpha / 2, n - 1)
+    seen = float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
+    return 1.0 if math.isnan(seen) else seen  # scipy's series ends where the shift is very large
+
+
+def rate(plan: Plan) -> tuple[float, str]:
+    """FLOPs a second of training, and where that is known from; 0 where it is not known."""
+    flops = {arm.name: cost["training_flops"] for arm, cost in zip(plan.arms, plan.costs, strict=True)}
+    done = [(flops[job.arm], storage.read_json(plan.folder / job.folder / "summary.json")) for job in plan.jobs()]
+    finished = [(work, run["seconds"]) for work, run in done if run.get("status") == "finished" and run.get("seconds")]
+    if finished:
+        return sum(work for work, _ in finished) / sum(seconds for _, seconds in finished), f"{len(finished)} finished runs"
+    if plan.costs[0]["parameters"] > LARGEST_TIMED:
+        return 0.0, "no run has finished"
+    return _timed(plan), "one step of the baseline, tried out"
+
+
+def _timed(plan: Plan) -> float:
+    import torch
+
+    from zoo import cost, models
+
+    config = plan.configs[0]
+    graphics = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
+    model = models.build(config, device="cuda" if graphics else "cpu")
+    shape = (min(config["loader"]["batch_size"], 16), config["loader"]["length"])
+    given = cost.inputs(model, torch.zeros(shape, dtype=torch.long, device="cuda" if graphics else "cpu"))
+    fastest = float("inf")
+    for _ in range(3):
+        begun = time.perf_counter()
+        model(**given).float().logsumexp(-1).sum().backward()
+        if graphics:
+            torch.cuda.synchronize()
+        fastest = min(fastest, time.perf_counter() - begun)
+    return plan.costs[0]["flops_per_token"] * shape[0] * shape[1] / fastest
+
+
+def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
+    """Print the plan: what is run, what that costs, and what it can tell."""
+    study, costs = plan.study, plan.costs
+    console.print(Text(f"Study {study.name}", style="bold"), Text(study.question), f"[dim]{plan.folder}[/dim]", sep="  ")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("arm", "what differs", "matched"):
+        table.add_column(column, overflow="fold")
+    experts = any(cost["active"] != cost["parameters"] for cost in costs)
+    for column in ("parameters", *(("active",) if experts else ()), "FLOPs a token", "tokens"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for arm, cost in zip(plan.arms, costs, strict=True):
+        numbers = [_against(cost[unit], costs[0][unit]) for unit in ("parameters", *(("active",) if experts else ()))]
+        numbers += [_against(cost["flops_per_token"], costs[0]["flops_per_token"]), f"{cost['tokens']:,}"]
+        words = " ".join(arm.differs or arm.levels.values())
+        table.add_row(Text(arm.name), Text(words), Text(arm.matched or "–"), *numbers)
+    console.print(table)
+    jobs = len(plan.jobs()) + len(plan.trials())
+    runs = f"{len(plan.arms)} arms × {len(study.seeds)} seeds"
+    if study.tune:
+        runs += f", after tuning each at {len(points(study))} points × {len(study.tune.seeds)} seeds: {jobs} runs"
+    speed, source = rate(plan)
+    average = sum(cost["training_flops"] for cost in costs) / len(costs)
+    total = sum(cost["tokens"] for cost in costs) / len(costs) * jobs
+    hours = f"about {duration(average * jobs / speed)} ({source})" if speed else f"time unknown ({source})"
+    console.print(Text(f"{runs}; {total:,.0f} tokens; {hours}; budgets matched by {study.match}"))
+    console.print(Text(_power(study, len(plan.arms) - 1)))
+    console.print(Text(f"{study.metric}, specification {study.hash[:16]}"))
+    for note in notes:
+        console.print(Text(note, style="yellow"))
+
+
+def _power(study: Study, comparisons: int) -> str:
+    if study.margin is None:
+        return "no margin is stated: nothing can be called equivalent"
+    if importlib.util.find_spec("scipy") is None:
+        return "power: unknown without scipy (pip install 'transformer-zoo[report]')"
+    alpha = 0.05 / comparisons  # the strictest step of Holm's, so the least power
+    low, high = (power(len(study.seeds), study.margin, study.sd, rho, alpha) for rho in (0.0, 0.2))
+    return (f"power to see a difference of the margin, {study.margin:g}: {low:.0%} to {high:.0%} (sd {study.sd:g} over seeds,"
+            f" which pairs share 0 to 20 % of; {comparisons} comparison{'s' * (comparisons > 1)})")
+
+
+def _against(value: int, base: int) -> str:
+    return f"{value:,}" if value == base or not base else f"{value:,} ({(value - base) / base:+.1%})"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a person would choose."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def reseeded(study: Study, folder: Path) -> str | None:
+    """Another folder that holds this study with other seeds, where there is one."""
+    for place in sorted(folder.parent.glob(f"{design.safe(study.name)}_*/study.json")):
+        told = storage.read_json(place).get("study")
+        if place.parent != folder and told and told | {"seeds": study.seeds} == asdict(study):
+            return (f"{place.parent} holds this study with the seeds {told['seeds']}: with hydra.sweep.dir={place.parent} its"
+                    " runs are used, and the report says that this is a second look")
+    return None

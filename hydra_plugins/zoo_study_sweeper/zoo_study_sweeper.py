@@ -1,0 +1,66 @@
+"""The jobs of a study, in batches, to whichever launcher. Which jobs there are, ablations.execution knows."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+# Annotations are no strings here: Hydra loads this file without naming it in sys.modules, where a dataclass would look.
+
+
+@dataclass
+class ZooStudyConf:
+    _target_: str = "hydra_plugins.zoo_study_sweeper.zoo_study_sweeper.ZooStudySweeper"
+    at_once: int | None = None  # jobs that the launcher gets at a time; null: all, which submitit_local starts together
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="zoo_study", node=ZooStudyConf, provider="zoo")
+
+
+class ZooStudySweeper(Sweeper):
+    def __init__(self, at_once: int | None = None) -> None:
+        self.at_once = at_once
+        self.config: DictConfig | None = None
+        self.launcher: Launcher | None = None
+        self.hydra_context: HydraContext | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from ablations import execution
+
+        assert self.config is not None
+        number, folder = 0, Path(self.config.hydra.sweep.dir)
+        for batch in execution.batches():
+            while batch:
+                busy = []
+                size = self.at_once or len(batch)
+                for start in range(0, len(batch), size):
+                    jobs = batch[start : start + size]
+                    ended = self._launch([job.overrides() for job in jobs], number)
+                    number += len(jobs)
+                    busy += [job for job, how in zip(jobs, ended, strict=True) if how == execution.BUSY]
+                batch = busy
+                for job in batch[:1]:
+                    with execution.claimed(folder / job.folder, wait=True):
+                        pass  # whoever has it has ended, well or not
+
+    def _launch(self, jobs: list[list[str]], number: int) -> list[Any]:
+        """How the jobs ended. A launcher that gives up on one that died has started the others all the same."""
+        assert self.launcher is not None
+        try:
+            return [ended._return_value for ended in self.launcher.launch(jobs, initial_job_idx=number)]
+        except Exception as error:
+            print(f"the launcher: {type(error).__name__}: {str(error).strip().splitlines()[:1]}", file=sys.stderr)
+            return [None] * len(jobs)

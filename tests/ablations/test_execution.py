@@ -1,0 +1,196 @@
+"""The runs of a study: each once, whatever is stopped, fails, or is started twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Study = Callable[..., str]
+Ablate = Callable[..., Any]
+
+
+def summaries(folder: str | Path = "studies") -> dict[str, dict[str, Any]]:
+    found = sorted(Path(folder).glob("**/summary.json"))
+    return {"/".join(path.parts[-3:-1]): json.loads(path.read_text(encoding="utf-8")) for path in found}
+
+
+def in_process(*arguments: str) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "ablations.run", *arguments]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
+
+
+def test_a_study_runs_and_the_same_line_again_runs_nothing(study: Study, ablate: Ablate,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    word = study()
+    assert ablate(word) == 0
+    first, out = summaries(), capsys.readouterr().out
+    assert set(first) == {f"{arm}/seed_{seed}" for arm in ("baseline", "norm=rms") for seed in (0, 1)}
+    assert {run["status"] for run in first.values()} == {"finished"}
+    assert "exploratory" in out
+    assert "4/4 runs" in out
+    told = json.loads(next(Path("studies").glob("own_*/study.json")).read_text(encoding="utf-8"))
+    assert told["study"]["seeds"] == [0, 1]
+    assert [arm["name"] for arm in told["arms"]] == ["baseline", "norm=rms"]
+    assert next(Path("studies").iterdir()).name == f"own_{told['hash'][:8]}"
+    assert ablate(word) == 0
+    assert summaries() == first
+    assert "4 of 4 runs are done already" in capsys.readouterr().out
+
+
+def test_a_plan_writes_nothing(study: Study, ablate: Ablate, capsys: pytest.CaptureFixture[str]) -> None:
+    before = set(Path().iterdir())
+    assert ablate(study(factors={"attn": ["attn=mha", "attn=mqa"]}), "plan_only=true", "seeds=6", "ffn.bias=true") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for said in ("2 arms × 6 seeds", "power to see", "ffn.hidden", "specification", "baseline", "FLOPs a token"):
+        assert said in out
+    assert {path.name for path in set(Path().iterdir()) - before} == {"own.yaml"}
+
+
+def test_what_fails_or_diverges_is_told_and_the_rest_goes_on(study: Study, ablate: Ablate,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {"fails": "data.val_fraction=0", "diverges": ["optim.lr=1e9", "trainer.clip=null"], "good": "norm=rms"}
+    word = study(design="arms", factors={}, arms=arms, seeds=1, match="none")
+    assert ablate(word, "hydra.sweep.dir=here") == 1
+    told = {place: run["status"] for place, run in summaries("here").items()}
+    assert told == {"fails/seed_0": "failed", "diverges/seed_0": "diverged", "good/seed_0": "finished"}
+    out = capsys.readouterr().out
+    assert "1 runs failed" in out
+    assert "1 diverged" in out
+    before = summaries("here")
+    assert ablate(word, "hydra.sweep.dir=here") == 1
+    after = summaries("here")
+    assert after["diverges/seed_0"] == before["diverges/seed_0"], "an outcome is not tried again"
+    assert after["fails/seed_0"]["status"] == "failed"
+
+
+def test_a_study_that_diverges_has_not_failed(study: Study, ablate: Ablate) -> None:
+    word = study(factors={"rate": ["", {"optim.lr": 1e9, "trainer.clip": None}]}, seeds=1, match="none")
+    assert ablate(word) == 0
+
+
+def test_killed_at_any_point_it_goes_on(study: Study, ablate: Ablate) -> None:
+    trainer = ["trainer.max_steps=400", "trainer.checkpoint_every=20", "trainer.eval_every=400"]
+    words = [study(seeds=1), "hydra.sweep.dir=here", *trainer]
+    process = in_process(*words)
+    last = Path("here/norm=rms/seed_0/checkpoints/last.ckpt")
+    for _ in range(1200):
+        if last.exists() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert last.exists(), process.stdout and process.stdout.read()
+    first = summaries("here")
+    assert first["baseline/seed_0"]["status"] == "finished"
+    assert first["norm=rms/seed_0"]["status"] == "running"
+    assert ablate(*words) == 0
+    second = summaries("here")
+    assert second["baseline/seed_0"] == first["baseline/seed_0"], "what had finished is used"
+    assert second["norm=rms/seed_0"]["status"] == "finished"
+    assert second["norm=rms/seed_0"]["id"] == first["norm=rms/seed_0"]["id"], "what had not is gone on with"
+
+
+def test_two_processes_share_a_study(study: Study) -> None:
+    words = [study(), "hydra.sweep.dir=here", "trainer.max_steps=100", "trainer.eval_every=100"]
+    processes = [in_process(*words), in_process(*words)]
+    said = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    found = summaries("here")
+    assert [run["status"] for run in found.values()] == ["finished"] * 4
+    for place in found:
+        assert (Path("here") / place / "log.txt").read_text(encoding="utf-8").count("step 100/100") == 1, "run once"
+
+
+def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
+    process = in_process(study(seeds=1), "hydra.sweep.dir=here", "trainer.max_steps=5000")
+    first = Path("here/baseline/seed_0/metrics.csv")
+    for _ in range(1200):
+        if (first.exists() and first.read_text(encoding="utf-8").count("\n") > 2) or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == 130, said
+    assert "the same line goes on with what is left" in said
+    assert {run["status"] for run in summaries("here").values()} == {"interrupted"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [["joblib", "hydra.launcher.n_jobs=2"], ["submitit_local", "hydra.sweeper.at_once=2"]])
+def test_any_launcher_runs_a_study(launcher: list[str], study: Study) -> None:
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher[0].split('_')[0]}_launcher")
+    process = in_process(study(), "hydra.sweep.dir=here", f"hydra/launcher={launcher[0]}", *launcher[1:])
+    said = process.communicate(timeout=250)[0]
+    assert process.returncode == 0, said
+    assert [run["status"] for run in summaries("here").values()] == ["finished"] * 4
+
+
+def test_a_metric_that_no_run_has_is_told(study: Study, ablate: Ablate) -> None:
+    assert "no run measures val/los: did you mean 'val/loss'" in ablate(study(seeds=1, metric="val/los"))
+
+
+def test_tuning_comes_first_and_is_judged_on_other_seeds(study: Study, ablate: Ablate) -> None:
+    word = study(seeds=1, tune={"grid": {"optim.lr": [1e-9, 1e-2]}, "seeds": [7]})
+    assert ablate(word, "hydra.sweep.dir=here") == 0
+    told = json.loads(Path("here/study.json").read_text(encoding="utf-8"))["tuned"]
+    assert {arm: search["point"]["optim.lr"] for arm, search in told.items()} == {"baseline": 0.01, "norm=rms": 0.01}
+    assert told["baseline"]["at_the_edge"] == ["optim.lr"]
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path("here").glob("*/seed_0/summary.json"))]
+    assert [word for run in runs for word in run["overrides"] if word.startswith("optim.lr")] == ["optim.lr=0.01"] * 2
+    assert len(list(Path("here").glob("*/tune/*/seed_7/summary.json"))) == 4
+    before = summaries("here")
+    assert ablate(word, "hydra.sweep.dir=here") == 0
+    assert summaries("here") == before
+
+
+def test_other_code_is_said_and_another_configuration_refused(study: Study, ablate: Ablate,
+                                                              capsys: pytest.CaptureFixture[str]) -> None:
+    word = study(seeds=1)
+    assert ablate(word, "hydra.sweep.dir=here") == 0
+    place = Path("here/baseline/seed_0/summary.json")
+    told = json.loads(place.read_text(encoding="utf-8"))
+    told["git_sha"], told["data"]["fingerprint"], told["versions"]["torch"] = "older", "elsewhere", "1.0"
+    place.write_text(json.dumps(told), encoding="utf-8")
+    capsys.readouterr()
+    assert ablate(word, "hydra.sweep.dir=here") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for said in ("another version of the code (older", "other packages (torch 1.0)", "other data (fingerprint elsewhere"):
+        assert said in out
+    assert "holds a run of another configuration (different: arch.dim)" in ablate(word, "hydra.sweep.dir=here", "arch.dim=16")
+    assert ablate(word, "hydra.sweep.dir=here", "seeds=2") == 0
+    assert "look 2 at this folder" in capsys.readouterr().out
+    looks = json.loads(Path("here/study.json").read_text(encoding="utf-8"))["looks"]
+    assert [look["seeds"] for look in looks] == [[0], [0, 1]]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["study=smoek"], "no study 'smoek': did you mean 'smoke'?"),
+    (["study=nowhere.yaml"], "no study 'nowhere.yaml': No such file"),
+    (["study=smoke", "seed=0"], "seed=0: a study has several, as in seeds=5"),
+    (["study=smoke", "design=ladr"], "did you mean 'ladder'?"),
+    (["study=smoke", "arch.dmi=3"], "arm baseline: arch has no option 'dmi': did you mean 'dim'?"),
+    (["study=smoke", "plan_only=perhaps"], "plan_only must be true or false"),
+    (["study=smoke", "--cfg", "job"], "plan_only=true shows"),
+    (["study=smoke", "norm=rms", "factors={n: [arch.layers=1, arch.layers=9]}"], "more than 1 % away"),
+])
+def test_a_mistake_is_a_sentence(words: list[str], said: str, ablate: Ablate) -> None:
+    assert said in ablate(*words)
+    assert not Path("studies").exists()
+
+
+def test_a_run_is_not_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    from zoo import train
+
+    monkeypatch.setattr(sys, "argv", ["zoo.train", "study=smoke"])
+    with pytest.raises(SystemExit) as ended:
+        train.main()
+    assert "python -m ablations.run study=smoke" in str(ended.value.code)
