@@ -68,6 +68,7 @@ def study(arguments: Namespace) -> int:
         return 130 if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
     if failed:
         console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
+    report.show(planned.folder)
     return int(failed > 0)
 
 
