@@ -72,7 +72,10 @@ def batches() -> Iterator[list[Job]]:
     trials = current.trials()
     if trials:
         yield _pending(current, trials)
-    yield _pending(current, current.jobs(tuned(current) if trials else None))
+    jobs = current.jobs(tuned(current) if trials else None)
+    if trials:  # else they were looked at before the first run
+        _refuse_others(current, jobs)
+    yield _pending(current, jobs)
 
 
 def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
@@ -81,10 +84,10 @@ def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
 
 def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
     """The point at which each arm was best over the tuning seeds; the whole search goes into study.json."""
+    sign = -1 if plan.study.higher_is_better else 1
     scores: dict[str, list[list[float]]] = {arm.name: [[] for _ in points(plan.study)] for arm in plan.arms}
     for job in plan.trials():
         value = metric(plan.study, storage.read_json(plan.folder / job.folder / "summary.json"))
-        sign = -1 if plan.study.higher_is_better else 1
         scores[job.arm][job.trial or 0].append(float("inf") if value is None else sign * value)
     chosen, told = {}, {}
     for arm, found in scores.items():
@@ -94,9 +97,19 @@ def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
         edges = [option for option, value in point.items() if value in (grid[option][0], grid[option][-1])]
         chosen[arm] = point
         told[arm] = {"point": point, "at_the_edge": edges, "points": points(plan.study),
-                     "means": [abs(mean) if mean < float("inf") else None for mean in means]}
+                     "means": [sign * mean if mean < float("inf") else None for mean in means]}
     storage.write_json(plan.folder / "study.json", storage.read_json(plan.folder / "study.json") | {"tuned": told})
     return chosen
+
+
+def _refuse_others(plan: Plan, jobs: Sequence[Job]) -> None:
+    """A folder that holds a run is only used for the same configuration."""
+    for job in jobs:
+        folder = plan.folder / job.folder
+        changed = train.changed(job.config, folder) if (folder / "config.yaml").exists() else []
+        if changed:
+            raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}): delete it, or"
+                           " choose another hydra.sweep.dir")
 
 
 def prepare(plan: Plan) -> list[str]:
@@ -105,14 +118,9 @@ def prepare(plan: Plan) -> list[str]:
     others: Counter[str] = Counter()
     jobs = [*plan.trials(), *([] if plan.study.tune else plan.jobs())]
     now: dict[str, Any] = {}
+    _refuse_others(plan, jobs)
     for job in jobs:
         folder = plan.folder / job.folder
-        if not (folder / "config.yaml").exists():
-            continue
-        changed = train.changed(job.config, folder)
-        if changed:
-            raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}): delete it, or"
-                           " choose another hydra.sweep.dir")
         summary = storage.read_json(folder / "summary.json")
         if summary.get("status") in SETTLED:
             reused += 1

@@ -114,7 +114,7 @@ def points(study: Study) -> list[dict[str, Any]]:
     assert study.tune is not None
     grid = [dict(zip(study.tune.grid, values, strict=True)) for values in itertools.product(*study.tune.grid.values())]
     number = study.tune.trials
-    return grid if number is None or number >= len(grid) else random.Random(study.hash).sample(grid, number)
+    return grid if number is None or number >= len(grid) else random.Random(repr(study.tune)).sample(grid, number)
 
 
 def power(n: int, effect: float, sd: float, rho: float, alpha: float = 0.05) -> float:
