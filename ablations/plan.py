@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
-import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +17,7 @@ from rich.text import Text
 
 from ablations import design
 from ablations.design import Arm
+from ablations.effects import power
 from ablations.match import match, put
 from ablations.study import Study, merged
 from zoo import storage
@@ -117,18 +116,6 @@ def points(study: Study) -> list[dict[str, Any]]:
     return grid if number is None or number >= len(grid) else random.Random(repr(study.tune)).sample(grid, number)
 
 
-def power(n: int, effect: float, sd: float, rho: float, alpha: float = 0.05) -> float:
-    """The chance that a paired t-test of n seeds sees an effect; `sd` is that of one arm, and `rho` what pairs share."""
-    from scipy import stats
-
-    if n < 2:
-        return 0.0
-    shift = effect / (sd * (2 * (1 - rho)) ** 0.5) * n**0.5
-    edge = stats.t.isf(alpha / 2, n - 1)
-    seen = float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
-    return 1.0 if math.isnan(seen) else seen  # scipy's series ends where the shift is very large
-
-
 def rate(plan: Plan) -> tuple[float, str]:
     """FLOPs a second of training, and where that is known from; 0 where it is not known."""
     flops = {arm.name: cost["training_flops"] for arm, cost in zip(plan.arms, plan.costs, strict=True)}
@@ -195,10 +182,9 @@ def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
 def _power(study: Study, comparisons: int) -> str:
     if study.margin is None:
         return "no margin is stated: nothing can be called equivalent"
-    if importlib.util.find_spec("scipy") is None:
-        return "power: unknown without scipy (pip install 'transformer-zoo[report]')"
-    alpha = 0.05 / comparisons  # the strictest step of Holm's, so the least power
-    low, high = (power(len(study.seeds), study.margin, study.sd, rho, alpha) for rho in (0.0, 0.2))
+    if len(study.seeds) < 2:
+        return "power: none, of one seed"
+    low, high = (power(len(study.seeds), comparisons, study.sd, rho, study.margin) for rho in (0.0, 0.2))
     return (f"power to see a difference of the margin, {study.margin:g}: {low:.0%} to {high:.0%} (sd {study.sd:g} over seeds,"
             f" which pairs share 0 to 20 % of; {comparisons} comparison{'s' * (comparisons > 1)})")
 

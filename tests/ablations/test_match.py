@@ -98,13 +98,3 @@ def test_two_hundred_arms_are_planned_while_one_waits() -> None:
     found = made(factors, design="factorial", match="none")
     assert len(found.arms) == len({repr(configured) for configured in found.configs}) == 200
     print(f"200 arms planned in {time.perf_counter() - begun:.1f} s")
-
-
-def test_the_power_of_a_plan() -> None:
-    """Against a table of paired t-tests: an effect of one standard deviation of the difference."""
-    sd = 0.5**0.5
-    assert plan.power(10, 1.0, sd, 0.0) == pytest.approx(0.803, abs=0.005)
-    assert plan.power(5, 1.0, sd, 0.0) == pytest.approx(0.401, abs=0.005)
-    assert plan.power(5, 1.0, sd, 0.2) > plan.power(5, 1.0, sd, 0.0)
-    assert plan.power(1, 1.0, sd, 0.0) == 0.0
-    assert plan.power(50, 100.0, sd, 0.0) == 1.0

@@ -55,4 +55,4 @@ def test_zoo_ablate_compares_the_arms(environment: Path, words: list[str]) -> No
     done = run(environment / "zoo-ablate", *words, "norm=layer,rms", "seed=0,1")
     assert done.returncode == 0, done.stderr
     assert "norm=rms" in done.stdout
-    assert "no winner is named" in done.stdout
+    assert "too few for a verdict" in " ".join(done.stdout.split())
