@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,49 @@ def test_the_short_way_composes_what_hydra_does(words: list[str]) -> None:
         ours = config._structure([word for word in words if word not in given])
         config.ConfigLoaderImpl._apply_overrides_to_config(config._parsed(given), ours)
         assert ours == hydra.compose("config", words)
+
+
+def test_a_size_changes_nothing_that_the_command_line_gives() -> None:
+    for words, path, value in (
+        (["model=gpt", "arch.pattern=[{attn:{window:8}},{}]"], ("arch", "pattern", 0, "attn", "window"), 8),
+        (["model=mixtral_8x7b", "ffn.expert={name:swiglu,hidden:48}"], ("ffn", "expert", "hidden"), 48),
+        (["model=llama3_8b", "arch.layers=7"], ("arch", "layers"), 7),
+    ):
+        found = config.compose([*words, "size=tiny"])
+        for key in path:
+            found = found[key]
+        assert found == value
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "expected"),
+    [
+        ("model=t5 arch.cross={name:gqa,kv_heads:2}", ("arch", "cross"), {"name": "gqa", "scale": 1.0, "kv_heads": 2}),
+        ("model=mixtral_8x7b ffn.expert={name:gelu,bias:true}", ("ffn", "expert"),
+         {"name": "gelu", "hidden": 14336, "bias": True}),
+        ("model=llama3_405b pos.scaling={name:linear,factor:2}", ("pos", "scaling"), {"name": "linear", "factor": 2}),
+        ("model=modernbert_base pos=learned", ("arch", "pattern", 0), {"attn": {"window": 65}, "pos": {}}),
+        ("model=gemma2_2b attn=lstm pos=none", ("arch", "pattern", 0), {"attn": {}}),
+    ],
+)
+def test_what_a_file_says_of_a_part_goes_with_the_part(words: str, path: tuple[Any, ...], expected: Any) -> None:
+    """Options that the new part has not are left out with the old one; the others stay, as for any part."""
+    found: Any = config.compose(words.split())
+    for key in path:
+        found = found[key]
+    assert found == expected
+    models.build(config.compose([*words.split(), "size=tiny"]), device="meta")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("cross=gqa", "write arch.cross=... instead of 'cross=gqa'"), ("scaling=yarn", "write pos.scaling=..."),
+        ("arch.pattern=[{attn:null}]", "attn must be a name or its options"), ("arch.pattern=[{attn:5}]", "not 5"),
+        ("pos=rope pos.scaling=true", "scaling must be a name or a mapping"), ("model=t5 arch.cross=null", "needs arch.cross"),
+        ("model=modernbert_base pos=sinusoidal", "only one position"), ("ffn=moe ffn.shared=[]", "ffn must be a name"),
+    ],
+)
+def test_a_part_within_a_part_is_refused_in_plain_words(words: str, told: str) -> None:
+    with pytest.raises(ZooError, match=re.escape(told)):
+        models.build(config.compose(words.split()), device="meta")

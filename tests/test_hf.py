@@ -168,13 +168,13 @@ def test_bfloat16_weights_stay_bfloat16() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["model=llama3_8b", "norm=dyt"], "no model of these parts"),
+        (["model=llama3_8b", "norm=dyt"], "norm=dyt"),
         (["model=llama3_8b", "attn.window=5", "ffn.multiple_of=3", "head.softcap=3.0"], "softcap"),
-        (["model=gpt2", "pos=alibi"], "no model of these parts"),
-        (["model=bert_base", "residual=pre"], "no model of these parts"),
+        (["model=gpt2", "pos=alibi"], "GPT2LMHeadModel, is pos=alibi"),
+        (["model=bert_base", "residual=pre"], "residual=pre"),
         (["model=llama3_8b", "attn.sinks=true"], "sinks"),
     ],
-    ids=" ".join,
+    ids=str,
 )
 def test_a_model_that_transformers_has_not_is_refused_by_name(words: list[str], told: str) -> None:
     with pytest.raises(ZooError, match=told):
@@ -247,3 +247,36 @@ def test_a_trained_run_is_exported_with_its_tokenizer(tokenizer: str, tmp_path: 
     assert storage.load_model(tmp_path / "last.ckpt")[1].dumps() == words.dumps()
     assert not list(tmp_path.glob("out/*.bin"))
     assert tokenizers.loads(words.dumps()).eot == words.eot
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["model=llama3_8b", "pos.fraction=0.5"], "pos.fraction"), (["model=deepseek_v3", "pos.fraction=0.5"], "pos.fraction"),
+        (["model=deepseek_v2_lite", "pos.pairing=half"], "pairing"), (["model=deepseek_v2_lite", "attn.bias=true"], "bias"),
+        (["model=gpt2", "ffn=relu"], "ffn=relu"), (["model=gpt", "norm=rms", "pos=rope"], "ffn=gelu"),
+    ],
+    ids=str,
+)
+def test_what_transformers_would_not_heed_is_not_exported(words: list[str], told: str) -> None:
+    with pytest.raises(ZooError, match=told):
+        hf.to_hf(zoo.build(words[0].removeprefix("model="), "size=tiny", *words[1:]))
+
+
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "deepseek_v2_lite", "deepseek_v3", "t5_small", "bart_base", "bert_base",
+                                  "roberta_base", "modernbert_base", "t5_v1_1_base", "gpt2"])
+def test_a_toy_of_every_family_is_exported(name: str) -> None:
+    hf.to_hf(zoo.build(name, "size=tiny"))
+
+
+def test_an_export_that_says_something_else_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = zoo.build("gpt2", "size=tiny", "arch.layers=2")
+    build = transformers.GPT2LMHeadModel.forward
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "forward", lambda self, **given: _louder(build(self, **given)))
+    with pytest.raises(ZooError, match="does not compute what this model does"):
+        hf.to_hf(ours)
+
+
+def _louder(output: Any) -> Any:
+    output.logits = output.logits * 1.01
+    return output

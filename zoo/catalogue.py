@@ -11,8 +11,6 @@ from omegaconf import OmegaConf
 from zoo import registry
 from zoo.config import CONF, discover
 
-WITHIN = {"qk_norm": "norm", "expert": "ffn", "shared": "ffn"}  # options that choose from a group of another name
-
 
 def users() -> dict[tuple[str, str], list[str]]:
     """(group, name) -> the named models that use it, in any of their layers."""
@@ -61,7 +59,7 @@ def _named(node: Any) -> Iterator[tuple[str, str]]:
             yield from _named(item)
     elif isinstance(node, Mapping):
         for key, value in node.items():
-            group = WITHIN.get(key, key)
+            group = registry.group_within(key)
             name = value.get("name") if isinstance(value, Mapping) else value
             if group in registry.groups() and isinstance(name, str) and name in registry.entries(group):
                 yield group, name

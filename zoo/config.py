@@ -7,7 +7,6 @@ import copy
 import functools
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from zoo import registry, scan, settings
+from zoo import fitting, registry, scan, settings
 from zoo.registry import ZooError, did_you_mean, first_line
 
 _HERE = Path(__file__).resolve().parent
@@ -54,6 +53,7 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
 
     def one(overrides: Sequence[str]) -> Config:
         _check_words(overrides)
+        overrides = spelled(overrides)
         values = [word for word in _parsed(overrides) if "." in word.key_or_group and "/" not in word.key_or_group
                   and not word.is_hydra_override() and not word.is_add() and not word.is_delete()]
         lines = [str(word.input_line) for word in values]
@@ -95,11 +95,9 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
     `words` are those of the command line, which are never changed or left out.
     """
     raw: Any = OmegaConf.to_container(composed, enum_to_str=True)
-    given, sizes = {word.key_or_group for word in _parsed(words)}, raw.pop("size", None) or {}
-    for group in set(_chosen()) & set(raw):
-        _fit(group, raw[group], given)
-    for group, rule in sizes.items():
-        _shrink(str(group), raw.get(group), rule, sizes, given)
+    sizes, given = raw.pop("size", None) or {}, set(fitting.typed(_parsed(words)))
+    fitting.fit(raw, _chosen(), given)
+    fitting.shrink(raw, sizes, given)
     try:
         config: Any = OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -118,31 +116,6 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
         objective = registry.build("objective", config["objective"], tokenizer, config["loader"]["length"])
         config["arch"]["vocab"] = tokenizer.vocab + objective.extra
     return config
-
-
-def _fit(group: str, node: Any, given: set[str]) -> None:
-    """Leave out what a model's file says of the component that it chose, where another was put in its place."""
-    if not isinstance(node, dict):
-        return
-    entries = registry.entries(group)
-    options = {name: {option.name for option in fields(entry.options)} for name, entry in entries.items()}
-    own = options.get(str(node.get("name")), set(node))
-    for key in set(node) - own - {word.removeprefix(f"{group}.") for word in given}:
-        if any(key in others for others in options.values()):
-            del node[key]
-
-
-def _shrink(path: str, node: Any, rule: Config, sizes: Config, given: set[str]) -> None:
-    """Set the numbers that a size names, also in the components within a component and in the changes of a pattern."""
-    for key, value in list(node.items()) if isinstance(node, dict) else []:
-        inner = sizes.get(key, rule)
-        if isinstance(value, dict):
-            _shrink(f"{path}.{key}", value, inner, sizes, given)
-        elif isinstance(value, list):
-            for item in value:
-                _shrink(f"{path}.{key}", item, inner, sizes, given)
-        elif key in rule and value is not None and f"{path}.{key}" not in given:
-            node[key] = rule[key]
 
 
 def jobs(arguments: Namespace) -> Iterator[tuple[list[str], Config]]:
@@ -172,9 +145,18 @@ def choices(config: Config) -> dict[str, str]:
 @functools.cache
 def _chosen() -> list[str]:
     """The groups of components that a run chooses from; others (cross, scaling) are chosen by an option of a component."""
+    discover()
     defaults = OmegaConf.select(OmegaConf.load(CONF / "config.yaml"), "defaults")
     named = [group for entry in defaults if entry != "_self_" for group in entry]
     return [group for group in registry.groups() if group in named]
+
+
+def word_for(group: str) -> str:
+    """The word by which a group is chosen: its name, or the option of another that it is chosen by (arch.cross)."""
+    if group in _chosen() or group not in registry.groups():
+        return group
+    places = ((outer, entry) for outer in _chosen() for entry in registry.entries(outer).values())
+    return next((f"{outer}.{group}" for outer, entry in places if group in entry.defaults()), group)
 
 
 def menu() -> dict[str, list[str]]:
@@ -209,6 +191,15 @@ def _parsed(words: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def spelled(words: Sequence[str]) -> list[str]:
+    """The words as Hydra must be told them: a mapping may have options that the one in its place has not."""
+    found = []
+    for word, parsed in zip(words, _parsed(words), strict=True):
+        mapping = isinstance(parsed._value, dict) and not parsed.is_add() and not parsed.is_delete()
+        found.append(f"++{word}" if mapping and parsed.key_or_group.split(".")[0] in _chosen() else word)
+    return found
+
+
 def _check_words(words: Sequence[str]) -> None:
     """Say which word is unknown, and what it was probably meant to be, better than composing can."""
     known = menu()
@@ -222,6 +213,8 @@ def _check_words(words: Sequence[str]) -> None:
             raise ZooError(f"{word.input_line} names no folder: write {key}=FOLDER")
         if word.is_add() or head.split("/")[0] == "hydra":
             continue
+        if word_for(head) != head:
+            raise ZooError(f"{head} is chosen inside another part: write {word_for(head)}=... instead of {word.input_line!r}")
         if head == "study":
             raise ZooError(f"{word.input_line} is many runs: python -m ablations.run {word.input_line}")
         if head not in keys and head.split("/")[0] not in keys:

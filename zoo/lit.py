@@ -93,15 +93,17 @@ class Learner(lightning.LightningModule):
         nats, right, tokens, size = (self.sums[name].compute().item() for name in SUMS)
         for sums in self.sums.values():
             sums.reset()
+        if not tokens:
+            raise ZooError("the evaluation has no token to be measured: give more text to validate on, or hide more of it")
         if self.spread is not None and self.trainer.world_size > 1:
             for spread in (self.spread.by_document, self.spread.by_position):
                 spread.copy_(self.trainer.strategy.reduce(spread.to(self.device), reduce_op="sum"))
-        loss = nats / max(tokens, 1)
+        loss = nats / tokens
         measured = {
             "val/loss": loss,
             "val/perplexity": math.exp(min(loss, 700)),
             "val/bits_per_byte": nats / math.log(2) / max(size, 1),
-            "val/accuracy": right / max(tokens, 1),
+            "val/accuracy": right / tokens,
         }
         exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in measured.items()}
         self.log_dict(exact, logger=False, rank_zero_only=True)  # for checkpoints/best.ckpt

@@ -114,6 +114,8 @@ class EncoderDecoder(Model):
         below = layers if decoder_layers is None else decoder_layers
         if below < 1:
             raise ZooError(f"arch.decoder_layers must be at least 1, not {below}")
+        if cross is None:
+            raise ZooError("arch=encoder_decoder needs arch.cross, by which its decoder reads: mha, gqa or mqa")
         changes: Any = {"first": first, "pattern": pattern, "opening_norm": opening_norm}
         self.encoder = Stack(self.layered, dim, layers, heads, length, dropout, causal=False, reader=3 * below, **changes)
         self.decoder = Stack(self.layered, dim, below, heads, length, dropout, causal=True, reads=cross, **changes)

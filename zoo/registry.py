@@ -111,6 +111,11 @@ def entries(group: str) -> dict[str, Entry]:
     return _entries[group]
 
 
+def group_within(option: str) -> str:
+    """The group that an option chooses from, which has its name but for these."""
+    return {"qk_norm": "norm", "expert": "ffn", "shared": "ffn"}.get(option, option)
+
+
 def entry(group: str, name: str) -> Entry:
     """One component. Raises ZooError for an unknown name, saying which ones there are."""
     known = entries(group)
@@ -121,6 +126,9 @@ def entry(group: str, name: str) -> Entry:
 
 def resolve(group: str, choice: Component) -> dict[str, Any]:
     """A choice (a name, or a mapping with a name) with every option filled in and its type checked."""
+    if not isinstance(choice, str | Mapping):
+        example = next(iter(entries(group)))
+        raise ZooError(f"{group} must be a name or a mapping with one, as {example} or {{name: {example}}}, not {choice!r}")
     chosen = {"name": choice} if isinstance(choice, str) else dict(choice)
     key = (group, repr(chosen))
     if key not in _resolved:

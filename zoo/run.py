@@ -150,18 +150,21 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     begun = time.perf_counter()
     with Interruption(last) as interruption:
         trainer = _trainer(config, folder, summary, [watch, Streams(config["seed"]), interruption], resume_step)
-        trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
-        if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
-            trainer.save_checkpoint(last)
-        if trainer.global_step % settings["eval_every"] or "val/loss" not in trainer.callback_metrics:
-            trainer.validate(module, datamodule=data, verbose=False)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
+            if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
+                trainer.save_checkpoint(last)
+            if trainer.global_step % settings["eval_every"] or "val/loss" not in trainer.callback_metrics:
+                trainer.validate(module, datamodule=data, verbose=False)
+        finally:  # so far it came, however it ends
+            summary.update(
+                steps=trainer.global_step, tokens=trainer.global_step * loader["batch_size"] * loader["length"],
+                tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
+                seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
+            )
     if module.spread is not None and trainer.is_global_zero:
         storage.write_atomically(folder / "evaluation.npz", module.spread.dumps())
-    steps = trainer.global_step
-    tell(steps=steps, tokens=steps * loader["batch_size"] * loader["length"],
-         tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
-         seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
-         metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
+    tell(metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
     if settings["sample"] and trainer.is_global_zero:
         tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
     for logger in trainer.loggers:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from zoo.components.pos import Position
 from zoo.components.residual import Depth
 from zoo.context import Context, NoCache, Trace, unchanged
 from zoo.registry import Component, ZooError, build
@@ -27,8 +28,10 @@ def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
     for group, change in changes.items():
         if group not in parts:
             raise ZooError(f"arch.pattern names {group!r}, which no layer has (there are: {', '.join(parts)})")
-        exchange = isinstance(change, str) or "name" in change
-        changed[group] = change if exchange else {**as_mapping(parts[group]), **change}
+        if not isinstance(change, str | Mapping):
+            raise ZooError(f"arch.pattern: {group} must be a name or its options, as in {{{group}: {{...}}}}, not {change!r}")
+        named = isinstance(change, str) or "name" in change
+        changed[group] = change if named else as_mapping(parts[group]) | as_mapping(change)
     return changed
 
 
@@ -52,6 +55,8 @@ class Stack(nn.Module):
         self.blocks, self.positions = nn.ModuleList(), nn.ModuleList()
         self.position_of: list[int] = []  # of each layer, an index into positions
         known: list[tuple[Component, int]] = []
+        if len(first) > layers:
+            raise ZooError(f"arch.first changes {len(first)} layers, and there are {layers}: raise arch.layers, or shorten it")
         each = [overridden(parts, _changes(layer, first, pattern)) for layer in range(layers)]
         feeds = [build("ffn", chosen["ffn"], dim) for chosen in each]
         depth = Depth(layers * (2 if reads else 1) + sum(feed is not None for feed in feeds), reader)
@@ -66,6 +71,8 @@ class Stack(nn.Module):
                 known.append(place)
                 self.positions.append(build("pos", chosen["pos"], dim, heads, attn.rotary_dim, length, causal))
             self.position_of.append(known.index(place))
+        if sum(type(position).embed is not Position.embed for position in cast(Any, self.positions)) > 1:
+            raise ZooError("only one position can be added to the embeddings: let arch.pattern change pos=rope, or no pos")
         self.dropout = nn.Dropout(dropout) if dropout else unchanged
         limits = [position.limit for position in cast(Any, self.positions) if position.limit is not None]
         self.limit: int | None = min(limits, default=None)  # the most tokens that every position can place

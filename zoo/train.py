@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,13 @@ def main() -> None:
     if arguments.help:
         print(_help(arguments.overrides))
         return
+    if arguments.cfg == "job" and not arguments.multirun and not arguments.package:
+        print(OmegaConf.to_yaml(configuration.compose(arguments.overrides)), end="")
+        return
     if not only_asks(arguments):
         _prepare(arguments)
+    sys.argv[1:] = [*configuration.spelled(arguments.overrides), *sys.argv[1 + len(arguments.overrides):]]
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints a traceback for a folder that cannot be made
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(train)()
 

@@ -28,7 +28,8 @@ def _about(entry: Entry, users: list[str]) -> dict[str, Any]:
 def readme() -> str:
     """The menu as the README has it."""
     whole = {group: list(registry.entries(group)) for group in menu()} | {"model": config.menu()["model"]}
-    rows = [f"| `{group}` | {', '.join(f'`{name}`' for name in sorted(names))} |" for group, names in sorted(whole.items())]
+    rows = [f"| `{config.word_for(group)}` | {', '.join(f'`{name}`' for name in sorted(names))} |"
+            for group, names in sorted(whole.items())]
     return "\n".join(["| group | choices |", "|---|---|", *rows])
 
 
@@ -56,7 +57,7 @@ def main() -> None:
             options = " ".join(f"{key}={'null' if value is None else value}" for key, value in about["options"].items())
             users = " ".join(about["models"]) and f"in {' '.join(about['models'])}"
             lines = [Text(about["description"]), *(Text(line, "dim") for line in (options, users) if line)]
-            table.add_row(Text(f"{group}={name}", "cyan"), Text("\n").join(lines))
+            table.add_row(Text(f"{config.word_for(group)}={name}", "cyan"), Text("\n").join(lines))
         table.add_section()
     Console().print(table)
 

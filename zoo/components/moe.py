@@ -62,7 +62,7 @@ class MixtureOfExperts(nn.Module):
         self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate
         self.router = nn.Linear(dim, experts, bias=False)
         self.experts = nn.ModuleList(build("ffn", expert, dim) for _ in range(experts))
-        self.shared = build("ffn", shared, dim) if shared else None
+        self.shared = build("ffn", shared, dim) if shared is not None else None
         if sum(isinstance(module, MixtureOfExperts) for module in self.modules()) > 1:
             raise ZooError("an expert cannot be a mixture itself: choose another ffn for ffn.expert and ffn.shared")
         self.register_buffer("balance", torch.zeros(experts, dtype=torch.float32) if bias else None)

@@ -67,6 +67,8 @@ def to_hf(model: Any) -> Any:
     weights = {}
     for ours, names in _rows(family.weights, model, shapes):
         whole = torch.cat([_as_rows(tensor) for _, tensor in ours])
+        if missing := [name for name in names if name.rstrip("ᵀ") not in shapes]:
+            raise ZooError(f"{type(theirs).__name__} has no weight {missing[0]}, which the model's {ours[0][0]} would be")
         likes = [_as_rows(torch.empty(shapes[name.rstrip("ᵀ")], device="meta"), name.endswith("ᵀ")) for name in names]
         for name, rows in zip(names, whole.split([len(like) for like in likes]), strict=True):
             plain = name.rstrip("ᵀ")
@@ -78,7 +80,29 @@ def to_hf(model: Any) -> Any:
     once = _own(theirs)  # without the other names of a tied weight
     if lost := [key for key in result.missing_keys if key in once and key not in family.buffers] + result.unexpected_keys:
         raise ZooError(f"{type(theirs).__name__}: the zoo has no weight that is {', '.join(lost[:3])}")
-    return theirs.eval()
+    _check_same(model, theirs.eval())
+    return theirs
+
+
+@torch.no_grad()
+def _check_same(model: Any, theirs: Any) -> None:
+    """The last net: on a few tokens both must say the same, or what was written is not the model."""
+    training = model.training
+    vocab = model.config["arch"]["vocab"]
+    tokens = 3 + torch.arange(min(12, model.limit or 12))[None] % max(1, vocab - 3)  # none that could mean padding
+    two = {"decoder_input_ids": tokens} if model.family == "encoder_decoder" else {}
+    try:
+        output = theirs(input_ids=tokens, **two)
+    except RuntimeError as error:
+        raise ZooError(f"{type(theirs).__name__} cannot run what this model does: {registry.first_line(error)}") from error
+    model.eval()
+    logits = "logits" in output
+    ours = model(tokens, *two.values()) if logits else model.hidden(tokens)
+    model.train(training)
+    expected = output.logits if logits else output.last_hidden_state
+    off = ((ours - expected).float().norm() / expected.float().norm().clamp(min=1e-9)).item()
+    if not off < (1e-3 if ours.dtype == torch.float32 else 0.1):
+        raise ZooError(f"{type(theirs).__name__} does not compute what this model does (it is {off:.1%} off): not exported")
 
 
 def export(checkpoint: Any, folder: Path) -> None:
@@ -157,14 +181,19 @@ def counterpart(model: Any) -> tuple[str, Family, Any]:
     stands: dict[str, list[str]] = {}  # what stands in the way, by class
     for name, family in FAMILIES.items():
         parts = catalogue.parts(family.model.split()[0])
-        if any((group, words[f"{group}.name"]) not in parts for group in ("arch", "norm", "residual", "pos", "ffn")):
+        parting = [f"{group}={words[f'{group}.name']}" for group in ("arch", "norm", "residual", "pos", "ffn")
+                 if (group, words[f"{group}.name"]) not in parts]
+        if parting:
+            stands[name] = [*parting, *[""] * len(anatomy)]  # further away than any with the same parts
             continue
         try:
             values = {attribute: words[word] for word, attribute in family.numbers.items() if word in words}
             for field in family.fields:
                 values |= field.write(words, model)
             with torch.device("meta"):
-                config = getattr(transformers, family.config)(**{**family.fixed, **values})
+                config_class = getattr(transformers, family.config)
+                known = vars(config_class())  # what the class does not know it would keep, and not heed
+                config = config_class(**{**family.fixed, **{key: value for key, value in values.items() if key in known}})
                 for token in ("pad", "bos", "eos", "cls", "sep"):  # their defaults are of the vocabulary they were made for
                     if (getattr(config, f"{token}_token_id", None) or 0) >= words["arch.vocab"]:
                         setattr(config, f"{token}_token_id", None)
@@ -173,16 +202,15 @@ def counterpart(model: Any) -> tuple[str, Family, Any]:
                     _untie(theirs)
                 read = _read(family, theirs)
                 other = _anatomy(registry.build("arch", read["arch"], read))
-        except Exception:
+        except Exception as error:  # transformers' classes refuse each in its own way what they are not made for
+            stands[name] = [registry.first_line(error), *[""] * (len(anatomy) // 2)]
             continue
         stands[name] = [key for key in sorted({*anatomy, *other}) if not _same(anatomy.get(key), other.get(key))]
         if not stands[name]:
             return name, family, theirs
-    if not stands:
-        raise ZooError("transformers has no model of these parts")
     closest = min(stands, key=lambda name: len(stands[name]))
-    raise ZooError(f"transformers has no model like this one: the closest, {closest}, differs in"
-                   f" {', '.join(stands[closest][:4])}")
+    raise ZooError(f"transformers has no model like this one: what stands in the way of the closest, {closest}, is"
+                   f" {', '.join(filter(None, stands[closest][:4]))}")
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -205,11 +233,14 @@ def _words(model: Any) -> dict[str, Any]:
                 put(f"{prefix}{key}.", value)
 
     put("", {group: registry.resolve(group, model.config[group]) for group in MODEL})
-    sublayers = [module for module in model.stacks[0].blocks[-1].modules() if hasattr(module, "out")]
-    attention = next(module for module in sublayers if isinstance(module, MultiHead))
-    feed = sublayers[-1]
-    flat |= {"attn.head_dim": attention.width, "attn.scale": attention.scale, "ffn.hidden": feed.out.in_features,
-             "attn.kv_heads": getattr(attention, "kv_heads", attention.heads)}
+    blocks = model.stacks[0].blocks
+    attention = next((module for module in blocks[-1].modules() if isinstance(module, MultiHead)), None)
+    if attention is not None:
+        flat |= {"attn.head_dim": attention.width, "attn.scale": attention.scale, "attn.kv_heads": attention.kv_heads}
+    for path, module in blocks[-1].named_modules():  # the last layer, as the first may be dense in a mixture
+        for word in ("ffn.expert.hidden" if ".experts." in path else "ffn.hidden",):
+            if path.startswith(("ffn.", "both.sublayer.ffn")) and ".shared" not in path and hasattr(module, "out"):
+                flat[word] = module.out.in_features
     if flat.get("arch.decoder_layers", 1) is None:
         flat["arch.decoder_layers"] = flat["arch.layers"]
     return flat

@@ -21,8 +21,12 @@ def main() -> None:
             raise ZooError(f"unknown word {word!r}: write ckpt=PATH out=FOLDER{did_you_mean(word, WORDS)}")
     if not all(map(given.get, WORDS)):
         raise ZooError("what, and where to? give ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER")
+    import transformers
+
     from zoo import hf
 
+    transformers.logging.set_verbosity_error()  # its remarks on token ids, which are the tokenizer's own
+    transformers.logging.disable_progress_bar()
     hf.export(given["ckpt"], Path(given["out"]))
     print(f"{given['out']} has config.json, model.safetensors and the tokenizer: AutoModel.from_pretrained loads them")
 

@@ -56,7 +56,7 @@ def _parameters(words: Words) -> dict[str, Any]:
     scaling = resolve("scaling", chosen) if chosen else {"name": "default"}
     rope: dict[str, Any] = {"rope_theta": words["pos.base"], "rope_type": scaling["name"]}
     if words["pos.fraction"] != 1:
-        rope["partial_rotary_factor"] = words["pos.fraction"]
+        raise ZooError("transformers' classes turn the whole head: pos.fraction has no counterpart")
     if scaling["name"] not in ("default", "linear", "llama3", "yarn"):
         raise ZooError(f"transformers has no counterpart of pos.scaling={scaling['name']}")
     names = {"factor": "factor", "original": "original_max_position_embeddings", "low": "low_freq_factor",
@@ -66,8 +66,9 @@ def _parameters(words: Words) -> dict[str, Any]:
 
 def _read_rope(model: Any, known: Words) -> Words:
     rope = model.config.rope_parameters
-    return {"pos.base": float(rope["rope_theta"]), "pos.scaling": _scaling(rope),
-            "pos.fraction": rope.get("partial_rotary_factor", 1.0)}
+    if rope.get("partial_rotary_factor", 1.0) != 1:
+        raise ZooError("rotary positions of a part of the head are not read: transformers' classes here turn the whole")
+    return {"pos.base": float(rope["rope_theta"]), "pos.scaling": _scaling(rope), "pos.fraction": 1.0}
 
 
 def _windows(model: Any) -> tuple[list[str], int | None]:
