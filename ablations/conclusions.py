@@ -18,7 +18,8 @@ def compare(results: Results) -> Comparison:
 
 
 def unit(metric: str) -> str:
-    return {"val/loss": "nats a token", "val/bits_per_byte": "bits a byte"}.get(metric, metric)
+    known = {"val/loss": "nats a token", "val/bits_per_byte": "bits a byte", "val/accuracy": "of accuracy"}
+    return known.get(metric, f"of {metric}")
 
 
 def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
@@ -31,7 +32,8 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     if effect.low is not None and effect.high is not None:
         measured += f", 95 % interval {signed(effect.low)} to {signed(effect.high)}"
     seeds = f"{effect.n} seed{'s' * (effect.n > 1)}"
-    tested = f"; p = {p_value(effect.p_holm)} after Holm's correction" if effect.p_holm is not None else ""
+    p = p_value(effect.p_holm)
+    tested = f"; p {p if p.startswith('<') else f'= {p}'} after Holm's correction" if effect.p_holm is not None else ""
     if effect.verdict in ("better", "worse"):
         return f"{arm} is {effect.verdict} than {base}: {measured}{tested}, {seeds}.{lost}"
     if effect.verdict == "equivalent":
@@ -45,6 +47,9 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
 def remarks(results: Results, compared: Comparison | None) -> list[str]:
     """What a reader must know before believing it."""
     told = list(results.notes)
+    levels = results.plan["arms"][0].get("levels") if results.plan else None
+    if levels and results.baseline not in levels.values():
+        told.append(f"The {results.baseline} is {', '.join(map(str, levels.values()))}.")
     if compared is None:
         return told
     if compared.margin == NO_MARGIN:
