@@ -158,13 +158,16 @@ def test_other_code_is_said_and_another_configuration_refused(study: Study, abla
     assert ablate(word, "hydra.sweep.dir=here") == 0
     place = Path("here/baseline/seed_0/summary.json")
     told = json.loads(place.read_text(encoding="utf-8"))
+    own = told["data"]["fingerprint"]
     told["git_sha"], told["data"]["fingerprint"], told["versions"]["torch"] = "older", "elsewhere", "1.0"
     place.write_text(json.dumps(told), encoding="utf-8")
     capsys.readouterr()
-    assert ablate(word, "hydra.sweep.dir=here") == 0
+    assert "the runs differ in the data's fingerprint" in ablate(word, "hydra.sweep.dir=here"), "which no report compares"
     out = " ".join(capsys.readouterr().out.split())
     for said in ("another version of the code (older", "other packages (torch 1.0)", "other data (fingerprint elsewhere"):
         assert said in out
+    told["data"]["fingerprint"] = own
+    place.write_text(json.dumps(told), encoding="utf-8")
     assert "holds a run of another configuration (different: arch.dim)" in ablate(word, "hydra.sweep.dir=here", "arch.dim=16")
     assert ablate(word, "hydra.sweep.dir=here", "seeds=2") == 0
     assert "look 2 at this folder" in capsys.readouterr().out
