@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.context import unchanged
 from zoo.functions import capped
 from zoo.registry import ZooError
 
@@ -75,11 +74,11 @@ class Joined(nn.Linear):
 
     def __init__(self, dim: int, bias: bool, **rows: int) -> None:
         super().__init__(dim, sum(rows.values()), bias=bias)
-        self.rows = rows
+        self.rows, self.widths = rows, list(rows.values())
 
     def each(self, x: Tensor) -> tuple[Tensor, ...]:
         """The projections of x, in order."""
-        return self(x).split(list(self.rows.values()), -1)
+        return self(x).split(self.widths, -1)
 
 
 BACKENDS = {"eager": eager, "sdpa": sdpa, "flex": flex}
@@ -149,6 +148,8 @@ def head_width(dim: int, heads: int, head_dim: int | None) -> int:
     return head_dim or dim // heads
 
 
-def in_heads(x: Tensor, width: int, norm: Any = unchanged, normed: int | None = None) -> Tensor:
-    """(B, Q, H·D) -> (B, H, Q, D), each stretch of `normed` entries (default: a head's) normalised before."""
-    return norm(x.unflatten(-1, (-1, normed or width))).reshape(*x.shape[:2], -1, width).transpose(1, 2)
+def in_heads(x: Tensor, width: int, norm: nn.Module | None = None, normed: int | None = None) -> Tensor:
+    """(B, Q, H·D) -> (B, H, Q, D); where there is a norm, each stretch of `normed` entries (default: a head's) normalised."""
+    if norm is not None:
+        x = norm(x.unflatten(-1, (-1, normed or width))).flatten(-2)
+    return x.view(*x.shape[:2], -1, width).transpose(1, 2)

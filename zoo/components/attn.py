@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from zoo.attention import Joined, MultiHead, head_width, in_heads
-from zoo.context import Context, unchanged
+from zoo.context import Context
 from zoo.registry import Component, build, register
 
 Backend = Literal["sdpa", "eager", "flex"]
@@ -35,7 +35,7 @@ class Attention(MultiHead):
         self.qkv = Joined(dim, bias, q=heads * width, k=kv_heads * width, v=kv_heads * width)
         whole = qk_norm_over == "all"
         self.normed = (heads * width, kv_heads * width) if whole else (width, width)
-        self.q_norm, self.k_norm = (build("norm", qk_norm, n) if qk_norm else unchanged for n in self.normed)
+        self.q_norm, self.k_norm = (build("norm", qk_norm, n) if qk_norm else None for n in self.normed)
 
     @property
     def rotary_dim(self) -> int:
@@ -44,7 +44,6 @@ class Attention(MultiHead):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         q, k, v = self.qkv.each(x)
-        q, k = (in_heads(y, self.width, norm, n) for y, norm, n in zip(
-            (q, k), (self.q_norm, self.k_norm), self.normed, strict=True))
+        q, k = in_heads(q, self.width, self.q_norm, self.normed[0]), in_heads(k, self.width, self.k_norm, self.normed[1])
         k, v = context.cache.update(self, context.rotate(k), in_heads(v, self.width))
         return self.attend(context.rotate(q), k, v, *context.mask(self.window))
