@@ -35,7 +35,7 @@ def active(model: Any) -> int:
 
     def walk(module: Any) -> None:
         seen.update({id(parameter): parameter.numel() for parameter in module.parameters(recurse=False)})
-        for child in module.active() if hasattr(module, "active") else module.children():
+        for child in cost.met(module):
             walk(child)
 
     walk(model)

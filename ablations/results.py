@@ -48,9 +48,9 @@ class Run:
 
     def outcome(self, metric: str) -> Outcome:
         value = self.value(metric)
-        stuck = metric == "val/loss" and None not in (value, self.unigram) and value > STUCK * self.unigram  # type: ignore[operator]
+        stuck = metric == "val/loss" and value is not None and self.unigram is not None and value > STUCK * self.unigram
         status = "failed" if self.status == "finished" and value is None else self.status
-        return Outcome(self.arm, self.seed, value, status, bool(stuck))
+        return Outcome(self.arm, self.seed, value, status, stuck)
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ child, is a product with each token."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zoo.registry import ZooError, build, plainly
@@ -24,8 +24,12 @@ def flops(module: Any, length: int) -> int:
         return module.flops(length)
     own = sum(2 * matrix.numel() for matrix in module.parameters(recurse=False) if matrix.ndim == 2)
     mixing = module.mixing_flops(length) if hasattr(module, "mixing_flops") else 0
-    children = module.active() if hasattr(module, "active") else module.children()
-    return own + mixing + sum(flops(child, length) for child in children)
+    return own + mixing + sum(flops(child, length) for child in met(module))
+
+
+def met(module: Any) -> Iterable[Any]:
+    """The children that a token passes through: all, but where a module (a mixture of experts) says which."""
+    return module.active() if hasattr(module, "active") else module.children()
 
 
 def parameters(model: Any) -> dict[str, int]:
@@ -132,7 +136,7 @@ def _pretend(module: Any) -> None:
             if tensor is not None:
                 empty = torch.empty_like(tensor, device="cpu")
                 tensors[name] = torch.nn.Parameter(empty) if isinstance(tensor, torch.nn.Parameter) else empty
-    for child in module.active() if hasattr(module, "active") else module.children():
+    for child in met(module):
         _pretend(child)
 
 

@@ -33,7 +33,6 @@ def from_hf(source: Any) -> Any:
     """
     theirs: Any = source if isinstance(source, nn.Module) else _loaded(source)
     family = _family_of(theirs)
-    _check_fixed(family, theirs.config)
     config = _read(family, theirs)
     weights, dtype = _own(theirs), next(theirs.parameters()).dtype
     with torch.device("meta"):
@@ -136,21 +135,18 @@ def _loaded(path: Any) -> nn.Module:
 
 
 def _family_of(theirs: Any) -> Family:
-    name = type(theirs).__name__
-    for key in (name, f"{name} gated"):
-        family = FAMILIES.get(key)
-        if family and all(getattr(theirs.config, word, value) == value for word, value in list(family.fixed.items())[:1]):
+    name, config = type(theirs).__name__, theirs.config
+    variants = [family for key, family in FAMILIES.items() if key.split()[0] == name]
+    if not variants:
+        raise ZooError(f"{name} has no counterpart in the zoo{did_you_mean(name, [key for key in FAMILIES if ' ' not in key])}")
+    others = [{word: value for word, value in family.fixed.items() if getattr(config, word, value) != value}
+              for family in variants]
+    for family, other in zip(variants, others, strict=True):
+        if not other:
             return family
-    if name in FAMILIES:
-        _check_fixed(FAMILIES[name], theirs.config)
-    raise ZooError(f"{name} has no counterpart in the zoo{did_you_mean(name, [key for key in FAMILIES if ' ' not in key])}")
-
-
-def _check_fixed(family: Family, config: Any) -> None:
-    for word, value in family.fixed.items():
-        given = getattr(config, word, value)
-        if given != value:
-            raise ZooError(f"{config.model_type} with {word}={given!r} has no counterpart in the zoo, only with {value!r}")
+    word, value = next(iter(others[0].items()))
+    given = getattr(config, word)
+    raise ZooError(f"{config.model_type} with {word}={given!r} has no counterpart in the zoo, only with {value!r}")
 
 
 def _read(family: Family, theirs: Any) -> dict[str, Any]:
@@ -238,9 +234,8 @@ def _words(model: Any) -> dict[str, Any]:
     if attention is not None:
         flat |= {"attn.head_dim": attention.width, "attn.scale": attention.scale, "attn.kv_heads": attention.kv_heads}
     for path, module in blocks[-1].named_modules():  # the last layer, as the first may be dense in a mixture
-        for word in ("ffn.expert.hidden" if ".experts." in path else "ffn.hidden",):
-            if path.startswith(("ffn.", "both.sublayer.ffn")) and ".shared" not in path and hasattr(module, "out"):
-                flat[word] = module.out.in_features
+        if path.startswith(("ffn.", "both.sublayer.ffn")) and ".shared" not in path and hasattr(module, "out"):
+            flat["ffn.expert.hidden" if ".experts." in path else "ffn.hidden"] = module.out.in_features
     if flat.get("arch.decoder_layers", 1) is None:
         flat["arch.decoder_layers"] = flat["arch.layers"]
     return flat
