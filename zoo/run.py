@@ -154,7 +154,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
             if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
                 trainer.save_checkpoint(last)
-            if trainer.global_step % settings["eval_every"] or "val/loss" not in trainer.callback_metrics:
+            evaluated = trainer.global_step % min(settings["eval_every"], settings["max_steps"]) == 0  # as in _trainer
+            if not evaluated or "val/loss" not in trainer.callback_metrics:
                 trainer.validate(module, datamodule=data, verbose=False)
         finally:  # so far it came, however it ends
             summary.update(
