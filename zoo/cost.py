@@ -1,6 +1,7 @@
 """What a model costs, from its configuration alone: `python -m zoo.cost model=gpt2`.
 
-It is made on the meta device, so that any size takes seconds.
+It is made on the meta device, so that any size takes seconds. `python -m zoo.cost plan model=llama3_70b gpus=512` gives what is
+counted to zoo.cluster.
 FLOPs are of matrix products, two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and
 count nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`, what it does beside
 its matrices, or `active()`, those of its children that a token passes through; otherwise every matrix it owns, and every
