@@ -62,7 +62,8 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
             if choosing not in structures:
                 structures[choosing] = _structure(list(choosing))
             composed = copy.deepcopy(structures[choosing])
-            ConfigLoaderImpl._apply_overrides_to_config(values, composed)
+            for word in values:
+                _apply(word, composed)
             return finished(composed, overrides)
         except ZooError:
             raise
@@ -71,6 +72,13 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         yield one
+
+
+def _apply(word: Override, composed: DictConfig) -> None:
+    try:
+        ConfigLoaderImpl._apply_overrides_to_config([word], composed)
+    except (TypeError, KeyError, AttributeError) as error:  # a list is indexed by a word, or the like
+        raise ZooError(f"{word.input_line} does not fit what is there: {first_line(error)}") from error
 
 
 def _structure(words: list[str]) -> DictConfig:
@@ -211,6 +219,8 @@ def _check_words(words: Sequence[str]) -> None:
             raise ZooError(f"{word.input_line} names several, of which a run takes one: -m makes zoo.train run each")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not word.value():
             raise ZooError(f"{word.input_line} names no folder: write {key}=FOLDER")
+        if key.startswith("hydra."):
+            _check_hydra(word)
         if word.is_add() or head.split("/")[0] == "hydra":
             continue
         if word_for(head) != head:
@@ -225,6 +235,21 @@ def _check_words(words: Sequence[str]) -> None:
             for choice in _choices(word):
                 if choice not in known[head]:
                     raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}")
+
+
+def _check_hydra(word: Override) -> None:
+    """Hydra takes any key with a +, and never reads it; its free mappings, as hydra.job.env_set, end the search."""
+    from hydra.conf import HydraConf
+
+    node: Any = OmegaConf.structured(HydraConf)
+    path = word.key_or_group.split(".")
+    for depth, key in enumerate(path[1:], 1):
+        if not isinstance(node, DictConfig) or OmegaConf.get_type(node) in (dict, None):
+            return
+        if key not in node:
+            owner = ".".join(path[:depth])
+            raise ZooError(f"{word.input_line}: {owner} has no option {key!r}{did_you_mean(key, map(str, node))}")
+        node = node._get_node(key)
 
 
 def _choices(word: Override) -> list[str]:

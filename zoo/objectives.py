@@ -271,9 +271,9 @@ def check(config: Mapping[str, Any], model: Any) -> None:
         raise ZooError(f"objective={name} is learned by arch={objective.serves}, not by arch={config['arch']['name']}: choose"
                        f" objective={' or '.join(fit)}, or arch={objective.serves}")
     vocab = config["arch"]["vocab"]
-    if model.head.width != vocab:
+    if model.head.width != vocab or not getattr(model.head, "of_tokens", True):
         raise ZooError(f"objective={name} needs a logit for each of {vocab} tokens, and head={config['head']['name']} gives"
-                       f" {model.head.width} numbers: choose head=linear or head=transform")
+                       f" {model.head.width} other numbers: choose head=linear or head=transform")
     if vocab < tokenizer.vocab + objective.extra:
         more = f" ids and the {objective.extra} more of objective={name}" if objective.extra else ""
         raise ZooError(f"arch.vocab={vocab} is smaller than the tokenizer's {tokenizer.vocab}{more}")
