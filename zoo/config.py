@@ -16,7 +16,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, ValueType
+from hydra.core.override_parser.types import Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -27,6 +27,7 @@ from zoo.registry import ZooError, did_you_mean, first_line
 _HERE = Path(__file__).resolve().parent
 CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
 Config = dict[str, Any]
+MOST_RUNS = 10_000  # of one word of a sweep
 
 
 @functools.cache
@@ -140,9 +141,22 @@ def jobs(arguments: Namespace) -> Iterator[tuple[list[str], Config]]:
     if any(word.key_or_group == "hydra/sweeper" for word in parsed):
         return  # another sweeper decides as it goes; each job is checked as it starts
     with composing() as one:
-        for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
+        for batch in BasicSweeper.split_arguments(_countable(words), max_batch_size=None):
             for job in batch:
                 yield list(job), one(job)
+
+
+def _countable(words: Sequence[str]) -> list[Override]:
+    """The words of a sweep, none of which names no value or more than anybody would wait for."""
+    parsed = _parsed(words)
+    for word in parsed:
+        word.config_loader = GlobalHydra.instance().config_loader()  # which a glob looks into
+        span: Any = word.value()
+        if isinstance(span, RangeSweep) and not (span.step and 0 < (span.stop - span.start) / span.step <= MOST_RUNS):
+            raise ZooError(f"{word.input_line} must name from 1 to {MOST_RUNS:,} values, as in {word.key_or_group}=range(0,3)")
+        if word.is_sweep_override() and not isinstance(span, RangeSweep) and not any(True for _ in word.sweep_iterator()):
+            raise ZooError(f"{word.input_line} names no value: there is nothing to run")
+    return parsed
 
 
 def choices(config: Config) -> dict[str, str]:
@@ -246,9 +260,9 @@ def _check_hydra(word: Override) -> None:
     for depth, key in enumerate(path[1:], 1):
         if not isinstance(node, DictConfig) or OmegaConf.get_type(node) in (dict, None):
             return
-        if key not in node:
-            owner = ".".join(path[:depth])
-            raise ZooError(f"{word.input_line}: {owner} has no option {key!r}{did_you_mean(key, map(str, node))}")
+        names = [str(name) for name in node.keys()]  # noqa: SIM118  which has those without a value, too
+        if key not in names:
+            raise ZooError(f"{word.input_line}: {'.'.join(path[:depth])} has no option {key!r}{did_you_mean(key, names)}")
         node = node._get_node(key)
 
 

@@ -85,6 +85,10 @@ def check(config: Mapping[str, Any]) -> None:
         raise ZooError(f"logger.mode must be auto, online, offline or disabled, not {logger['mode']!r}")
     if config["resume"] not in ("never", "auto"):
         raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
+    for name in ("length", "eval_length"):
+        if loader["batch_size"] * (loader[name] or 0) >= TOO_LARGE:
+            raise ZooError(f"loader.batch_size={loader['batch_size']} sequences of loader.{name}={loader[name]} are more tokens"
+                           f" than a step can have: at most {TOO_LARGE - 1:,}")
     parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]
     if loader["batch_size"] % parts:
         raise ZooError(f"loader.batch_size={loader['batch_size']} must be a multiple of {parts}"

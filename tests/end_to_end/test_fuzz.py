@@ -191,6 +191,9 @@ def test_thousands_of_lines_train_or_end_with_a_sentence(line: list[str], text: 
     "trainer.threads=100000", "loader.workers=100000", "arch.layers=100000000000", "attn=mla attn.rope_dim=9223372036854775808",
     "arch.pattern.x=[null]", "+hydra.foo=3", "+hydra.run.foo=3", "hydra.run.dirr=x", "--resolve", "--package x",
     "arch.pattern=[{},{},{}]", "head=pooler head.classes=257", "+arch.x.y=1", "trainer.max_steps=100000000000",
+    "ffn=moe ffn.experts=1000000000", "-m seed=range(0,100000000000)", "-m seed=range(0,1,0)", "-m seed=range(3,0)",
+    "-m norm=glob(x*)", "loader.batch_size=1000000000", "hydra.sweep.dirr=x",
+    "loader.eval_length=1900 loader.batch_size=1 pos=rope",
 ])
 def test_a_line_that_once_went_through_or_broke(line: str, text: Path, tmp_path: Path) -> None:
     """What fuzzing or people found, kept: each is refused, none by an exception's own words."""

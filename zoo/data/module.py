@@ -39,6 +39,10 @@ class Data(lightning.LightningDataModule):
                 f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next "
                 "token: give more text or a smaller loader.length"
             )
+        measured = len(corpus.splits["val"].ids)
+        if eval_length is not None and measured and eval_length > max(length, measured):
+            raise ZooError(f"loader.eval_length={eval_length} is longer than all of the val split's {measured} tokens: give"
+                           " more text or a smaller loader.eval_length")
         self.blocks = {name: Blocks(split, length if name == "train" else eval_length or length, isolate=isolate)
                        for name, split in corpus.splits.items()}
         self.tokens = corpus.splits
