@@ -73,7 +73,7 @@ class Run:
     def words(self) -> list[str]:
         """The command line that makes this run again."""
         told = [str(word) for word in self.summary.get("overrides") or []]
-        return [word for word in told if not word.startswith(("hydra.", "resume=", "logger.group"))]
+        return [word for word in told if not word.startswith(("hydra.", "resume=", "logger."))]
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """`python -m ablations.run study=norm`: a study, from its plan to its runs; plan_only=true stops before the first.
 
+With wandb_sweep=FILE it writes a sweep for agents of Weights & Biases, each of which gives the line an arm and a seed.
 Without a study, `python -m ablations.run norm=layer,rms seed=0,1,2` is one run for each combination, then a table of the arms.
 """
 
@@ -17,6 +18,9 @@ from rich.text import Text
 from ablations import report
 from zoo import train
 from zoo.registry import ZooError, plainly
+
+ASKS = ("plan_only=", "wandb_sweep=")  # of a line's words, what is about this one start
+KEYS = ("study", "plan_only", "wandb_sweep", "arm", "seed", "hydra.sweep.dir")
 
 
 @plainly()
@@ -38,13 +42,14 @@ def main() -> None:
 
 def study(arguments: Namespace) -> int:
     """Plan, show, run; gives the exit code."""
-    from ablations import execution, plan
+    from ablations import agents, execution, plan
     from ablations import study as studies
 
     if train.only_asks(arguments):
         raise ZooError("a study has many configurations: plan_only=true shows what differs in them")
     told, hydra, words = _sorted(arguments.overrides)
     name, folder = told.pop("study"), told.pop("hydra.sweep.dir", None)
+    sweep, arm, seed = told.pop("wandb_sweep", None), told.pop("arm", None), told.pop("seed", "")
     only = studies.value(told.pop("plan_only", "false"))
     if not isinstance(only, bool):
         raise ZooError(f"plan_only must be true or false, not {only!r}")
@@ -54,21 +59,35 @@ def study(arguments: Namespace) -> int:
     console, notes = Console(), list[str]()
     extra = [f"hydra.searchpath=[file://{place}]"] if place else []
     planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
-    if hint := plan.reseeded(loaded, planned.folder):
-        notes.append(hint)
-    plan.show(planned, console, notes)
-    if only:
+    flags = ["--config-dir", str(place)] if place else []
+    one = planned if arm is None else agents.only(planned, arm, seed)
+    if one is planned:
+        if hint := plan.reseeded(loaded, planned.folder):
+            notes.append(hint)
+        plan.show(planned, console, notes)
+    if sweep is not None:
+        again = [word for word in arguments.overrides if not word.startswith(ASKS)]
+        agents.write(planned, [*again, *flags], Path(sweep))
+        console.print(Text(f"wandb sweep {sweep} makes a sweep of it, whose agents run the study"))
+    if only or sweep is not None:
         return 0
     for note in execution.prepare(planned):
         console.print(Text(note, style="yellow"))
     try:
-        failed = execution.execute(planned, hydra, ["--config-dir", str(place)] if place else [])
+        failed = execution.execute(one, hydra, flags)
     except (SystemExit, KeyboardInterrupt) as stop:
         console.print(Text("\nstopped; the same line goes on with what is left"))
         return 130 if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
     if failed:
         console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
+    if one is not planned:  # the study's own line, once more, ends with the report
+        return int(failed > 0)
     report.show(planned.folder)
+    if planned.configs[0]["logger"]["name"] == "wandb":
+        from ablations import dashboard
+
+        for line in dashboard.publish(planned):
+            console.print(Text(line))
     return int(failed > 0)
 
 
@@ -80,10 +99,10 @@ def _sorted(words: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
     hydra, common = [], []
     for word in words:
         key, _, value = word.partition("=")
-        if key in ("study", "plan_only", "hydra.sweep.dir", *studies.names()):
-            told[key] = value.strip("'\"")
-        elif key == "seed":
+        if key == "seed" and not any(other.startswith("arm=") for other in words):
             raise ZooError(f"{word}: a study has several, as in seeds=5 or seeds=[0,1,2]")
+        if key in (*KEYS, *studies.names()):
+            told[key] = value.strip("'\"")
         elif key.startswith("hydra"):
             hydra.append(word)
         else:
