@@ -136,6 +136,11 @@ def test_the_page_and_the_workspace_show_the_arms_of_the_runs_that_count() -> No
     assert [key["name"] for key in beside["grouping"]] == ["jobType"]
 
 
+def test_the_readme_names_the_panels() -> None:
+    told = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert [panel.title for panel in dashboard._panels("val/loss") if f"`{panel.title}`" not in told] == []
+
+
 def test_a_column_is_of_numbers_or_of_words(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("arm,p,note\n1,,2\nb,0.5,\n", encoding="utf-8")
     assert dashboard.table(tmp_path / "x.csv").data == [["1", None, 2.0], ["b", 0.5, None]]
