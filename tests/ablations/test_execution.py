@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ablations import run
+from ablations import study as studies
+from zoo.config import CONF
 
 Study = Callable[..., str]
 Ablate = Callable[..., Any]
@@ -82,7 +87,7 @@ def test_killed_at_any_point_it_goes_on(study: Study, ablate: Ablate) -> None:
     words = [study(seeds=1), "hydra.sweep.dir=here", *trainer]
     process = in_process(*words)
     last = Path("here/norm=rms/seed_0/checkpoints/last.ckpt")
-    for _ in range(1200):
+    for _ in range(6000):
         if last.exists() or process.poll() is not None:
             break
         time.sleep(0.05)
@@ -113,7 +118,7 @@ def test_two_processes_share_a_study(study: Study) -> None:
 def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
     process = in_process(study(seeds=1), "hydra.sweep.dir=here", "trainer.max_steps=5000")
     first = Path("here/norm=layer/seed_0/metrics.csv")
-    for _ in range(1200):
+    for _ in range(6000):
         if (first.exists() and first.read_text(encoding="utf-8").count("\n") > 2) or process.poll() is not None:
             break
         time.sleep(0.05)
@@ -197,3 +202,13 @@ def test_a_run_is_not_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         train.main()
     assert "python -m ablations.run study=smoke" in str(ended.value.code)
+
+
+def test_help_names_each_study_with_its_question(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ablations.run", "--help"])
+    run.main()
+    said = capsys.readouterr().out
+    shipped = [studies.load(path.stem) for path in (CONF / "study").glob("*.yaml")]
+    assert len(shipped) >= 14
+    for each in shipped:
+        assert re.search(rf"^{each.name} +{re.escape(each.question)}$", said, re.MULTILINE)
