@@ -37,7 +37,7 @@ def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
     """A run of W&B's in a folder. Raises ZooError for a name that W&B refuses."""
     quiet = wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True)
     try:
-        return wandb.init(dir=folder, project=settings["project"], entity=settings["entity"], settings=quiet, **about)
+        return wandb.init(dir=folder.resolve(), project=settings["project"], entity=settings["entity"], settings=quiet, **about)
     except (wandb.errors.UsageError, ValueError) as error:
         raise ZooError(f"logger: {first_line(error)}") from error
 

@@ -49,7 +49,7 @@ def test_a_study_is_a_group_of_its_arms_and_ends_with_its_report(study: Study, a
                                                                  capsys: pytest.CaptureFixture[str]) -> None:
     line = [study(seeds=1), "hydra.sweep.dir=here", "logger=wandb", "logger.tags=[mine]"]
     assert ablate(*line) == 0
-    for arm in ("baseline", "norm=rms"):
+    for arm in ("norm=layer", "norm=rms"):
         run = written(offline(Path("here") / arm / "seed_0"), "run")[0]
         assert (run.run_group, run.job_type, run.display_name) == ("here", arm, f"{arm}/seed_0")
         assert set(run.tags) == {"mine", "own", "judged"}
@@ -65,7 +65,7 @@ def test_a_study_is_a_group_of_its_arms_and_ends_with_its_report(study: Study, a
     table = json.loads(next(file.parent.glob("files/media/table/runs_*.json")).read_text(encoding="utf-8"))
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     summary = json.loads(Path("here/norm=rms/seed_0/summary.json").read_text(encoding="utf-8"))
-    assert [(row["arm"], row["seed"]) for row in rows] == [("baseline", 0), ("norm=rms", 0)]
+    assert [(row["arm"], row["seed"]) for row in rows] == [("norm=layer", 0), ("norm=rms", 0)]
     assert rows[1]["value"] == pytest.approx(summary["metrics"]["val/loss"])
     assert "logger." not in rows[1]["command"]
     assert "wandb sync here/wandb/latest-run" in capsys.readouterr().out
