@@ -23,7 +23,7 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
     flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
     label = ",".join(word for word in summary["overrides"] if not word.startswith(("hydra.", "logger", "trainer.", "resume")))
     summary["wandb"] = mode(settings["mode"])
-    if "WANDB_SWEEP_ID" in os.environ:  # an agent waits for the run that it has named
+    if "WANDB_SWEEP_ID" in os.environ:  # W&B takes its agent's name for the run, as it must when it is resumed
         summary["id"] = os.environ.get("WANDB_RUN_ID", summary["id"])
     run = begin(
         settings, folder, name=(settings["label"] or label)[:128] or "default", group=settings["group"] or _sweep(folder),

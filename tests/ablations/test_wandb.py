@@ -185,6 +185,8 @@ def test_an_agents_run_has_the_name_that_it_waits_for(study: Study, ablate: Abla
     monkeypatch.setenv("WANDB_RUN_ID", "agent1")
     assert ablate(study(seeds=2), "logger=wandb", "hydra.sweep.dir=here", "arm=norm=rms", "seed=1") == 0
     assert written(offline(Path("here/norm=rms/seed_1")), "run")[0].run_id == "agent1"
+    told = json.loads(Path("here/norm=rms/seed_1/summary.json").read_text(encoding="utf-8"))
+    assert told["id"] == "agent1", "also when it is gone on with"
     assert len(list(Path("here").glob("*/seed_*/config.yaml"))) == 1
     assert not Path("here/report.html").exists()
 
