@@ -15,7 +15,7 @@ from zoo.registry import TOO_LARGE, ZooError, did_you_mean, words
 Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
 MOST = 256  # threads or processes, or as many as there are cores
-LOGGER = ("name", "project", "entity", "group", "job_type", "tags", "mode")
+LOGGER = ("name", "project", "entity", "group", "job_type", "label", "tags", "mode")
 
 
 @dataclass
