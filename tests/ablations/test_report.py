@@ -113,7 +113,7 @@ def test_the_page_needs_no_network_and_says_text_as_text(tmp_path: Path) -> None
     assert page.open == []
     assert "<script" not in text
     assert "What is &lt;b&gt;each&lt;/b&gt; worth?" in text
-    assert text.count("<svg") == 6  # forest, curves, three costs, positions
+    assert text.count("<svg") == 3  # forest, curves, positions; all runs cost the same
     assert "prefers-color-scheme: dark" in text
     assert len(text) < 400_000
     latex = (folder / "table.tex").read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def test_diverged_and_stuck_runs_count_and_lost_ones_are_told(tmp_path: Path) ->
     assert compared["bad"].difference > 0, "dropping its diverged runs would have made it the best"
     assert compared["stuck"].diverged == SEEDS
     assert any("no summary that can be read" in line for line in told)
-    assert any("count as 3.2" in line for line in told)
+    assert any("count at 3.2" in line for line in told)
     assert len(found.runs) == 3 * SEEDS
 
 
