@@ -120,11 +120,13 @@ def curves(results: Results) -> str:
         colour = named.get(arm, REST)
         if len(steps):
             axes.plot(steps, mean, "-o", ms=3, color=colour, zorder=3 if arm in named else 1)
-            axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
             after.append(mean[len(mean) // 2:])
+        if arm not in named:
+            continue
+        axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
         steps, mean, _ = over_seeds([run.curve("train/loss") for run in results.of(arm)] if loss else [])
         if len(steps):
-            axes.plot(steps, smooth(mean), lw=0.8, color=colour, alpha=0.8, zorder=2 if arm in named else 1)
+            axes.plot(steps, smooth(mean), lw=0.8, color=colour, alpha=0.8, zorder=2)
             after.append(smooth(mean)[len(mean) // 8:])
     if after:  # the first steps and a run that explodes would leave no room for what differs
         low, high = min(each.min() for each in after), np.quantile([each.max() for each in after], 0.8)
@@ -135,16 +137,13 @@ def curves(results: Results) -> str:
     return _svg(figure, "curves of training")
 
 
-def over_seeds(runs: Sequence[Sequence[tuple[int, float]]]) -> tuple[Array, Array, Array]:
+def over_seeds(runs: Sequence[Array]) -> tuple[Array, Array, Array]:
     """Steps, mean and standard deviation of several runs' values, at each step that one of them has."""
-    values: dict[int, list[float]] = {}
-    for run in runs:
-        for step, value in run:
-            if np.isfinite(value):
-                values.setdefault(step, []).append(value)
-    steps = sorted(values)
-    return (np.array(steps, float), np.array([np.mean(values[step]) for step in steps]),
-            np.array([np.std(values[step]) for step in steps]))
+    every = np.concatenate([np.empty((0, 2)), *runs])
+    every = every[np.isfinite(every).all(1)]
+    steps, at, number = np.unique(every[:, 0], return_inverse=True, return_counts=True)
+    mean = np.bincount(at, every[:, 1], len(steps)) / number
+    return steps, mean, np.sqrt(np.bincount(at, (every[:, 1] - mean[at]) ** 2, len(steps)) / number)
 
 
 def smooth(values: Array) -> Array:
@@ -165,8 +164,9 @@ def cost(results: Results, keys: Sequence[tuple[str, str]]) -> str:
     figure, panels = _figure(2.6 * len(known) + 0.3, nrows=len(known), squeeze=False)
     named = colours(results)
     for axes, (name, points) in zip(panels[:, 0], known.items(), strict=True):
-        for arm, x, y in points:
-            axes.plot(x, y, "o", color=named.get(arm, REST), alpha=0.8, ms=4, zorder=2 if arm in named else 1)
+        points.sort(key=lambda point: point[0] in named)
+        arms, x, y = zip(*points, strict=True)
+        axes.scatter(x, y, 16, [named.get(arm, REST) for arm in arms], alpha=0.8, lw=0)
         axes.set_xlabel(name)
         axes.set_ylabel(plain(results.metric))
     _legend(figure, results, named)

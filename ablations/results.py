@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import zipfile
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -64,27 +63,16 @@ class Run:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def curve(self, metric: str) -> Sequence[tuple[int, float]]:
-        """(step, value) of each time that it was logged."""
-        steps, values = self._logged.get(metric, ((), ()))
-        return list(zip(steps, values, strict=True))
-
-    @cached_property
-    def _logged(self) -> dict[str, tuple[Sequence[int], Sequence[float]]]:
-        """Of each column of metrics.csv, at which steps it has a value, and which; packed, as there may be a thousand runs."""
-        found: dict[str, tuple[array[int], array[float]]] = defaultdict(lambda: (array("q"), array("d")))
+    def curve(self, metric: str) -> Array:
+        """Step and value of each time that it was logged, shape (n, 2)."""
         try:
             with (self.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-                names, *rows = list(csv.reader(file)) or [[]]
-            for row in rows:
-                step = int(row[names.index("step")])
-                for name, value in zip(names, row, strict=False):
-                    if value:
-                        found[name][0].append(step)
-                        found[name][1].append(float(value))
-        except (OSError, ValueError, IndexError, OverflowError, csv.Error):
-            return {}
-        return dict(found)
+                names, *rows = csv.reader(file)
+            step, at = names.index("step"), names.index(metric)
+            found = [(int(row[step]), float(row[at])) for row in rows if len(row) > at and row[at]]
+        except (OSError, ValueError, IndexError, csv.Error):
+            found = []
+        return np.array(found, float).reshape(-1, 2)
 
     @property
     def by_document(self) -> Array | None:

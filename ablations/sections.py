@@ -37,12 +37,13 @@ def sections(results: Results, compared: Comparison | None) -> list[Section]:
 
 
 def training(results: Results) -> Section | None:
-    if not any(run.curve(results.metric) or run.curve("train/loss") for run in results.runs):
+    if not any(len(run.curve(name)) for run in results.runs for name in (results.metric, "train/loss")):
         return None
     told = ["Points and bands: the evaluations' mean and standard deviation over seeds."
             + (" Thin lines: the loss of training, smoothed." if results.metric == "val/loss" else "")]
     if len(results.arms) > len(figures.COLOURS):
-        told += [f"Of the {len(results.arms)} arms, the baseline and the best are in colours, here and below."]
+        told += [f"Of the {len(results.arms)} arms, the baseline and the best are in colours, here and below; the others"
+                 " are grey, and here without bands."]
     return Section("As training goes on", [*told, Picture(figures.curves(results))])
 
 
@@ -178,9 +179,9 @@ def documents(results: Results, compared: Comparison) -> Section | None:
     if not rows:
         return None
     told = ("The same documents in every arm, each counting the same however long, in nats a token. The first interval is of"
-            " the mean over the seeds: it says what these trained models would do on other documents of this kind, and nothing"
-            " of other seeds. The second takes both as samples (Cameron, Gelbach and Miller 2011). Each is of its arm alone, not"
-            " corrected for the number of arms; runs that did not finish have no loss by document.")
+            " the mean over the seeds: it says what these trained models would do on other documents of this kind, and"
+            " nothing of other seeds. The second takes both as samples (Cameron, Gelbach and Miller 2011). Each is of its arm"
+            " alone, not corrected for the number of arms; runs that did not finish have no loss by document.")
     columns = ("arm", "seeds", "documents", "difference", "95 % over documents", "95 % over documents and seeds")
     return Section("Paired by document", [told, Table(columns, rows)])
 
@@ -297,8 +298,9 @@ def divergence(results: Results, compared: Comparison | None) -> Section | None:
                          "baseline" if arm == results.baseline else p_value(p.get(arm))])
     if not any("".join(row[2:5]).strip("0") for row in rows):
         return None
-    told = ("Diverged and stuck runs are outcomes, none is dropped; failed ones ended by an error and count nowhere. Arms that are not"
-            " here had none. p is of Fisher's exact test of the share that diverged or is stuck against the baseline's, not corrected.")
+    told = ("Diverged and stuck runs are outcomes, none is dropped; failed ones ended by an error and count nowhere. Arms that"
+            " are not here had none. p is of Fisher's exact test of the share that diverged or is stuck against the baseline's,"
+            " not corrected.")
     return Section("Runs that learned nothing", [told, Table(
         ("arm", "ended", "diverged", "stuck at the unigram loss", "failed", "p (exact)"), rows)])
 
