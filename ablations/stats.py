@@ -168,7 +168,10 @@ def equivalence_test(difference: ArrayLike, se: ArrayLike, df: ArrayLike, margin
 
 def holm(p: ArrayLike) -> list[float]:
     """p corrected for the family (Holm 1979)."""
-    return [float(value) for value in multipletests(p, method="holm")[1]]
+    values = [float(value) for value in np.asarray(p)]
+    if len(values) < 2:  # statsmodels collects garbage in each call, a tenth of a second
+        return values
+    return [float(value) for value in multipletests(values, method="holm")[1]]
 
 
 def t_power(effect: float, n: ArrayLike, alpha: float, df: ArrayLike) -> Array:

@@ -37,13 +37,15 @@ def run(folder: Path, arm: str, seed: int, value: float | None, status: str = "f
     np.savez(folder / "evaluation.npz", position_nats=np.ones(8), position_tokens=np.ones(8))
 
 
-def study(folder: Path, effects: dict[str, float], seeds: int = SEEDS, noise: float = 0.01, **more: Any) -> Path:
+def study(folder: Path, effects: dict[str, float], seeds: int = SEEDS, noise: float = 0.01,
+          levels: dict[str, dict[str, str]] | None = None, **more: Any) -> Path:
     """A study whose arms differ from `base` by these effects, with noise between seeds."""
     draw = random.Random(0)
     for arm, effect in {"base": 0.0, **effects}.items():
         for seed in range(seeds):
             run(folder / arm / f"seed_{seed}", arm, seed, 2.0 + effect + draw.gauss(0, noise))
-    content = {"hash": "h" * 64, "baseline": "base", "arms": [{"name": arm} for arm in ("base", *effects)],
+    content = {"hash": "h" * 64, "baseline": "base",
+               "arms": [{"name": arm, "levels": (levels or {}).get(arm, {})} for arm in ("base", *effects)],
                "study": {"name": "planted", "question": "What is <b>each</b> worth?", "seeds": list(range(seeds)),
                          "metric": "val/loss", "margin": 0.05} | more, "looks": [{"hash": "h" * 64}]}
     (folder / "study.json").write_text(json.dumps(content), encoding="utf-8")
