@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from ablations import conclusions, report, results
+from ablations.stats import Effect
 from zoo.registry import ZooError
 
 UNIGRAM = 3.2
@@ -72,7 +73,7 @@ def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:
     assert len(runs) == 4 * SEEDS
     assert runs[0]["command"] == "python -m zoo.train norm=base seed=0"
     told = (folder / "report.md").read_text(encoding="utf-8")
-    assert re.search(r"better is better than base: a difference of −0\.(29|30)", told)
+    assert re.search(r"better is better than base: a difference of −0\.(29|30)\d+ nats a token \(−1[45]\.\d %\), 95 %", told)
 
 
 def test_the_undecided_is_said_to_be_so_with_the_seeds_that_it_takes(tmp_path: Path) -> None:
@@ -224,6 +225,34 @@ def test_a_sweep_that_nobody_planned_is_compared_and_says_so(tmp_path: Path, cap
     assert "norm=rms is worse than norm=layer" in out.replace("\n", " ")
     assert "No study planned these runs" in out
     assert "No margin was stated" in out
+
+
+def test_a_sweep_names_its_arms_by_what_differs(tmp_path: Path) -> None:
+    for number, words in enumerate((["norm=rms"], ["ffn=relu", "norm=rms"], ["ffn=relu"], [])):
+        told = ["experiment=pilot", *words, f"seed={number % 2}"]
+        run(tmp_path / str(number), "", number % 2, 2.0, overrides=told)
+    (tmp_path / "4").mkdir()
+    (tmp_path / "4" / "summary.json").write_text("{ cut sh", encoding="utf-8")
+    assert results.load(tmp_path).arms == ["norm=rms", "ffn=relu norm=rms", "ffn=relu", "default"]
+    for number in range(1, 5):
+        shutil.rmtree(tmp_path / str(number))
+    assert results.load(tmp_path).arms == ["experiment=pilot norm=rms"], "nothing differs where there is one"
+
+
+@pytest.mark.parametrize(("metric", "percent", "said"), [
+    ("val/loss", -3.14, " (−3.1 %)"), ("val/accuracy", -3.14, ""), ("val/loss", 1e6, ""), ("val/loss", None, "")])
+def test_a_share_is_said_where_it_says_something(metric: str, percent: float | None, said: str) -> None:
+    assert conclusions._percent(Effect("a", 5, "better", percent=percent), metric) == said
+
+
+def test_a_damaged_file_of_one_run_ends_no_report(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1})
+    place = folder / "a" / "seed_0"
+    (place / "metrics.csv").write_text("step,val/loss\n1,2\n2,x", encoding="utf-8")
+    (place / "evaluation.npz").write_bytes((place / "evaluation.npz").read_bytes()[:60])
+    (place / "config.yaml").write_text("{a: [", encoding="utf-8")
+    one = results.load(folder).of("a")[0]
+    assert (len(one.curve("val/loss")), one.by_position, one.by_document, one.config) == (0, None, None, {})
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
