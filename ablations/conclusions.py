@@ -27,7 +27,8 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     arm, base = effect.arm, compared.baseline
     lost = f" {effect.diverged} of its {effect.runs} runs diverged or learned nothing." if effect.diverged else ""
     if effect.difference is None:
-        return f"{arm}: no run can be paired with {base}, so that nothing can be said.{lost}"
+        why = f"no run of it or of {base} learned anything" if effect.n else f"no run can be paired with {base}"
+        return f"{arm}: {why}, so that nothing can be said.{lost}"
     measured = f"a difference of {signed(effect.difference)} {unit(metric)}{_percent(effect, metric)}"
     if effect.low is not None and effect.high is not None:
         measured += f", 95 % interval {signed(effect.low)} to {signed(effect.high)}"

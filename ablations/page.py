@@ -23,8 +23,7 @@ div.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .87
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; } th:first-child, td:first-child {
        text-align: left; position: sticky; left: 0; background: var(--paper); white-space: normal; min-width: 9rem;
        max-width: 14rem; }
-thead th { color: var(--soft); font-weight: 600;
-       white-space: normal; overflow-wrap: normal; vertical-align: bottom; }
+thead th { color: var(--soft); font-weight: 600; }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; }
 p.about { color: var(--soft); font-size: .9375rem; } details { margin: 1rem 0; } summary { cursor: pointer; }
 code, pre { font: .8125rem/1.45 ui-monospace, monospace; } pre { background: var(--box); padding: .75rem; overflow-x: auto; }

@@ -331,6 +331,8 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
     """The numbers of one arm that may be shown, and in words why the others may not."""
     arm, n, notes = pair.arm, pair.n, []
     mean, difference = (float(pair.here.mean()), pair.difference) if n else (None, None)
+    if pair.capped == n and not np.any(pair.here - pair.there):  # the cap against the cap is no difference
+        difference = None
     found: dict[str, Any] = {"verdict": "exploratory" if n < FEWEST else "inconclusive", **numbers}
     if n < FEWEST:
         notes.append(f"exploratory: {n} paired seed{'s' * (n != 1)}, and a verdict needs {FEWEST}")

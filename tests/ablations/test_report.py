@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html.parser
+import itertools
 import json
 import random
 import re
@@ -142,6 +143,18 @@ def test_diverged_and_stuck_runs_count_and_lost_ones_are_told(tmp_path: Path) ->
     assert any("no summary that can be read" in line for line in told)
     assert any("count at 3.2" in line for line in told)
     assert len(found.runs) == 3 * SEEDS
+
+
+def test_where_nothing_learned_there_is_no_difference(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.0})
+    for arm, seed in itertools.product(("base", "a"), range(SEEDS)):
+        shutil.rmtree(folder / arm / f"seed_{seed}")
+        run(folder / arm / f"seed_{seed}", arm, seed, None, "diverged")
+    compared, _ = conclusions.judged(results.load(folder))
+    assert compared is not None
+    assert (compared["a"].difference, compared["a"].percent, compared["a"].p) == (None, None, None)
+    said = conclusions.sentence(compared["a"], compared, "val/loss")
+    assert said.startswith("a: no run of it or of base learned anything, so that nothing can be said.")
 
 
 def test_few_seeds_name_no_winner(tmp_path: Path) -> None:
