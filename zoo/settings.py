@@ -13,7 +13,7 @@ from zoo.registry import ZooError, did_you_mean, words
 
 Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
-LOGGER = ("name", "project", "entity", "group", "job_type", "tags", "mode")
+LOGGER = ("name", "project", "entity", "group", "job_type", "label", "tags", "mode")
 
 
 @dataclass
