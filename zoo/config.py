@@ -152,8 +152,11 @@ def _countable(words: Sequence[str]) -> list[Override]:
     for word in parsed:
         word.config_loader = GlobalHydra.instance().config_loader()  # which a glob looks into
         span: Any = word.value()
-        if isinstance(span, RangeSweep) and not (span.step and 0 < (span.stop - span.start) / span.step <= MOST_RUNS):
-            raise ZooError(f"{word.input_line} must name from 1 to {MOST_RUNS:,} values, as in {word.key_or_group}=range(0,3)")
+        if isinstance(span, RangeSweep):
+            start, stop, step = (end or 0 for end in (span.start, span.stop, span.step))
+            if not step or not 0 < (stop - start) / step <= MOST_RUNS:
+                raise ZooError(f"{word.input_line} must name from 1 to {MOST_RUNS:,} values, as in"
+                               f" {word.key_or_group}=range(0,3)")
         if word.is_sweep_override() and not isinstance(span, RangeSweep) and not any(True for _ in word.sweep_iterator()):
             raise ZooError(f"{word.input_line} names no value: there is nothing to run")
     return parsed
