@@ -22,7 +22,7 @@ li.equivalent { border-color: #0072b2 !important; }
 div.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; } th:first-child, td:first-child {
        text-align: left; position: sticky; left: 0; background: var(--paper); white-space: normal; min-width: 9rem;
-       max-width: 14rem; }
+       max-width: 14rem; overflow-wrap: break-word; }
 thead th { color: var(--soft); font-weight: 600; }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; }
 p.about { color: var(--soft); font-size: .9375rem; } details { margin: 1rem 0; } summary { cursor: pointer; }
@@ -85,7 +85,7 @@ def conclusions(sentences: Sequence[tuple[str, str]]) -> str:
 
 
 def _list(sentences: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f'<li class="{escape(verdict)}">{escape(sentence)}</li>' for verdict, sentence in sentences)
+    items = "".join(f'<li class="{escape(verdict)}">{broken(sentence)}</li>' for verdict, sentence in sentences)
     return f'<ul class="conclusions">{items}</ul>'
 
 
@@ -103,14 +103,19 @@ def hidden(title: str, *content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{''.join(content)}</details>"
 
 
+def broken(cell: str) -> str:
+    """A cell, whose names a narrow screen breaks where their parts meet."""
+    return escape(cell).replace("_", "_<wbr>")
+
+
 def table(told: Table) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in told.columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in told.rows)
+    body = "".join("<tr>" + "".join(f"<td>{broken(cell)}</td>" for cell in row) + "</tr>" for row in told.rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def remarks(lines: Sequence[str]) -> str:
-    return '<ul class="remarks">' + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""
+    return '<ul class="remarks">' + "".join(f"<li>{broken(line)}</li>" for line in lines) + "</ul>" if lines else ""
 
 
 def text(content: str) -> str:

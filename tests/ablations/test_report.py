@@ -96,7 +96,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: Any) -> None:
         self.fetched += [value for name, value in attributes if name in ("src", "href") and not value.startswith("#")]
-        if tag not in ("meta", "br", "path", "use", "rect", "line", "circle"):
+        if tag not in ("meta", "br", "wbr", "path", "use", "rect", "line", "circle"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
