@@ -85,7 +85,7 @@ def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
 
 
 def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
-    """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward.
+    """Bytes of weights, gradients, what the optimiser keeps, and of what one micro-batch's forward pass keeps for the backward.
 
     The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory; a model that
     is given has its own replaced by such.
@@ -94,6 +94,7 @@ def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from zoo import optim
     from zoo.data.cache import Tokens
     from zoo.data.loading import Blocks
 
@@ -114,17 +115,17 @@ def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
                              .__getitems__(range(batch)), config["seed"])
     logits = real["places" if "places" in real else "labels"].numel() * config["arch"]["vocab"] * 4
     model = model or made(config)
-    total = sum(parameter.numel() for parameter in model.parameters())
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    state = 2 * weights + optim.states(model, config["optim"], config["init"])
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         _pretend(model)
-        weights = {p.untyped_storage()._cdata for p in model.parameters()}
+        own = {p.untyped_storage()._cdata for p in model.parameters()}
         objective(model, {name: fake.from_tensor(tensor) for name, tensor in real.items()})
     # the backward pass begins with a gradient as large as the logits, while all the rest is still there
-    activations = logits + sum(size for storage, size in kept.items() if storage not in weights)
+    activations = logits + sum(size for storage, size in kept.items() if storage not in own)
     scale = BYTES.get(trainer["precision"], 4) / 4
-    state = total * (4 * 4 if trainer["precision"].endswith(("32-true", "mixed")) else 4 * 2)
-    return int(state + activations * scale)
+    return int(state * (4 if trainer["precision"].endswith(("32-true", "mixed")) else 2) + activations * scale)
 
 
 def _pretend(module: Any) -> None:
@@ -154,7 +155,7 @@ def table(cost: Mapping[str, Any], title: str) -> Any:
     shown.add_row("  forward", f"{cost['flops_per_token_forward']:.4g}")
     shown.add_row("training FLOPs", f"{cost['training_flops']:.4g}", "all steps")
     shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "sequences of arch.length, float32")
-    shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, AdamW, activations")
+    shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, optimiser, activations")
     return shown
 
 

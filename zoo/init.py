@@ -30,6 +30,16 @@ class Policy:
         """Of a matrix `name`; `within` are the modules around it, from the model to the one that owns it."""
         raise NotImplementedError
 
+    def rate(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        """The factor of its learning rate, asked as for std."""
+        return 1.0
+
+
+def modules_around(model: nn.Module, path: str) -> list[nn.Module]:
+    """From the model to the module at this path."""
+    words = path.split(".") if path else []
+    return [model.get_submodule(".".join(words[:depth])) for depth in range(len(words) + 1)]
+
 
 def innermost(within: Sequence[nn.Module], kind: type[Any]) -> Any:
     """The closest of these modules that is of a kind, or None."""
@@ -111,8 +121,7 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
         else:
             for parameter in own.values():
                 parameter.zero_()
-        words = path.split(".") if path else []
-        within = [model.get_submodule(".".join(words[:depth])) for depth in range(len(words) + 1)] if matrices else []
+        within = modules_around(model, path) if matrices else []
         for name, matrix in matrices.items():
             for part, piece in _parts(module, name, matrix):
                 piece.copy_(_normal(piece.shape, policy.std(part, piece.shape, within), derive(seed, "init", part)))

@@ -111,7 +111,7 @@ class Learner(lightning.LightningModule):
             logger.log_metrics(measured, self.trainer.global_step)
 
     def configure_optimizers(self) -> Any:
-        optimizer = build("optim", self.config["optim"], optim.parameter_groups(self.model))
+        optimizer = build("optim", self.config["optim"], optim.parameter_groups(self.model, self.config["init"]))
         schedule = build("schedule", self.config["schedule"], self.config["trainer"]["max_steps"])
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

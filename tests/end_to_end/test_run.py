@@ -116,9 +116,9 @@ def test_the_same_words_give_the_same_weights_and_another_seed_others(train: Tra
     assert not equal(weights("a"), weights("c"))
 
 
-@pytest.mark.parametrize("step", [3, 4, 6])
-def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    extra = ("arch.dropout=0.1", "trainer.accumulate=2")
+@pytest.mark.parametrize(("step", "optimizer"), [(3, "adamw"), (4, "muon"), (6, "adafactor")])
+def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int, optimizer: str) -> None:
+    extra = ("arch.dropout=0.1", "trainer.accumulate=2", f"optim={optimizer}")
     train("whole", *extra)
 
     class Killed(BaseException):
