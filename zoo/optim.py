@@ -33,7 +33,7 @@ def parameter_groups(model: nn.Module, init: Component = "fan_in") -> list[Group
             if parameter.requires_grad and parameter not in known:
                 known.add(parameter)
                 matrix = parameter.ndim >= 2
-                factor = policy.rate(name, parameter.shape, modules_around(model, path)) if matrix else 1.0
+                factor = policy.rate(f"{path}.{name}", parameter.shape, modules_around(model, path)) if matrix else 1.0
                 rows: Any = getattr(module, "rows", {}) if matrix else {}
                 groups.append({"params": [parameter], "decays": matrix, "factor": factor, "rows": tuple(rows.values()),
                                "hidden": matrix and "blocks" in path.split(".")})
@@ -94,7 +94,7 @@ class Lion(torch.optim.Optimizer):
     Its rate is some three to ten times smaller than AdamW's, and its decay as much larger.
     """
 
-    def __init__(self, groups: list[Group], *, lr: float = 3e-4, weight_decay: float = 0.5, beta1: float = 0.9,
+    def __init__(self, groups: list[Group], *, lr: float = 5e-4, weight_decay: float = 0.5, beta1: float = 0.9,
                  beta2: float = 0.99) -> None:
         for name, beta in {"beta1": beta1, "beta2": beta2}.items():
             if not 0 <= beta < 1:
