@@ -18,7 +18,7 @@ from zoo.registry import ZooError, did_you_mean
 from zoo.storage import read_json
 
 STUCK = 0.98  # of the unigram loss, above which a run has learned no more than how often each token comes
-MUST_AGREE = {"data": "the data's fingerprint", "tokenizer": "the tokenizer", "objective": "the objective"}
+MUST_AGREE = {"data": "the data's fingerprint", "tokenizer": "the tokenizer", "over": "what their loss is over"}
 NOTED = {"git_sha": "version of the code", "versions": "packages", "host": "machine"}
 
 
@@ -169,8 +169,9 @@ def _remarks(found: Results) -> list[str]:
     for what, name in MUST_AGREE.items():
         kinds = defaultdict(set)
         for run in ended:
-            data = (run.summary.get("data") or {}).get("fingerprint")
-            kind = data if what == "data" else repr((run.config.get(what) or {}).get("name")) if run.config else None
+            kind = {"data": (run.summary.get("data") or {}).get("fingerprint"),
+                    "tokenizer": (run.config.get("tokenizer") or {}).get("name"),
+                    "over": str(run.summary["over"] or "the whole text") if "over" in run.summary else None}[what]
             if kind is not None:
                 kinds[kind].add(run.arm)
         if len(kinds) > 1:

@@ -6,6 +6,7 @@ Without a study, `python -m ablations.run norm=layer,rms seed=0,1,2` is one run 
 from __future__ import annotations
 
 import sys
+import textwrap
 from argparse import Namespace
 from dataclasses import replace
 from datetime import datetime
@@ -15,13 +16,41 @@ from rich.console import Console
 from rich.text import Text
 
 from ablations import report
+from zoo import config as configuration
 from zoo import train
 from zoo.registry import ZooError, plainly
+
+HELP = """\
+Ask what a component is worth, and how sure that is:
+
+    python -m ablations.run study=norm
+
+== The studies that are there (conf/study/NAME.yaml; study=FILE.yaml is yours) ==
+{studies}
+
+== What can be said beside ==
+plan_only=true                  what would run, its budgets, hours and power; then stop
+seeds=10 margin=0.02            another number of seeds, another difference that does not matter; so for each key of a study:
+                                {keys}
+trainer.max_steps=500           what every run is told, as for zoo.train
+hydra/launcher=joblib           several runs at once; also submitit_local, submitit_slurm
+hydra.sweep.dir=FOLDER          where the runs and the report go, instead of studies/NAME_HASH
+
+The same line again goes on with what is left. Without study=, each combination is a run, and a table compares them:
+
+    python -m ablations.run norm=layer,rms seed=0,1,2
+
+python -m ablations.report DIR  the report of a study's or a sweep's folder, again
+python -m zoo.train --help      what a run can be told
+"""
 
 
 @plainly()
 def main() -> None:
     arguments = train.asked()
+    if arguments.help:
+        print(_help([Path(arguments.config_dir)] if arguments.config_dir else []))
+        return
     if any(word.startswith("study=") for word in arguments.overrides):
         sys.exit(study(arguments))
     if not train.only_asks(arguments):
@@ -70,6 +99,14 @@ def study(arguments: Namespace) -> int:
         console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
     report.show(planned.folder)
     return int(failed > 0)
+
+
+def _help(places: list[Path]) -> str:
+    from ablations import study as studies
+
+    found = [studies.load(str(path)) for place in (configuration.CONF, *places) for path in sorted(place.glob("study/*.yaml"))]
+    keys = textwrap.fill(", ".join(studies.names()), 92, subsequent_indent=" " * 32)
+    return HELP.format(studies="\n".join(f"{study.name:<15} {study.question}" for study in found), keys=keys)
 
 
 def _sorted(words: list[str]) -> tuple[dict[str, str], list[str], list[str]]:

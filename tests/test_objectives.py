@@ -119,6 +119,15 @@ def test_masks_are_labelled_and_nothing_else() -> None:
     close(loss, F.cross_entropy(logits[chosen], before["tokens"][chosen], reduction="sum"))
 
 
+def test_an_evaluation_hides_at_a_rate_of_its_own() -> None:
+    raw = blocks(64, 8).__getitems__(range(8))
+    learns, asked = objective("mlm", 64, rate=0.8, eval_rate=0.1), objective("mlm", 64, rate=0.1)
+    for given, like in ((learns.prepare(raw, 0), objective("mlm", 64, rate=0.8)), (learns.judge.prepare(raw, 0), asked)):
+        assert torch.equal(given["labels"], like.prepare(raw, 0)["labels"])
+    assert learns.over == asked.over != objective("mlm", 64, rate=0.8).over
+    assert (learns.share, learns.rate) == (0.8, 0.8), "it learns as before"
+
+
 def test_a_step_in_which_nothing_is_hidden_moves_nothing() -> None:
     made = objective("mlm", 4, rate=1e-9)
     loss, count = made(Fixed(torch.randn(1, 4, VOCAB + 1)), made.prepare(blocks(4, 1).__getitems__([0]), 0))

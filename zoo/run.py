@@ -143,7 +143,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     tell(over=module.objective.over)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
-                eval_length=loader["eval_length"], prepare=module.objective.prepare)
+                eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare)
     last = folder / "checkpoints" / "last.ckpt"
     resume_step = _check_resumable(last, model)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])

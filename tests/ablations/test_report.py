@@ -28,7 +28,7 @@ def run(folder: Path, arm: str, seed: int, value: float | None, status: str = "f
         "status": status, "seed": seed, "overrides": [f"norm={arm}", f"seed={seed}", "hydra.x=1", "resume=auto"], "error": None,
         "metrics": {"val/loss": value, "val/bits_per_byte": 2.0}, "parameters": 1000, "flops_per_token": 6000, "tokens": 50,
         "seconds": 3.0, "data": {"fingerprint": "f" * 64, "unigram_nats": UNIGRAM, "documents": 7},
-        "versions": {"torch": "2"}, "git_sha": "a" * 40, "tokens_per_second": 10.0,
+        "versions": {"torch": "2"}, "over": None, "git_sha": "a" * 40, "tokens_per_second": 10.0,
     } | more
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     config = {"tokenizer": {"name": "byte"}, "objective": {"name": "clm"}, "loader": {"length": 4}}
@@ -165,11 +165,15 @@ def test_an_expectation_is_held_against_what_was_found(tmp_path: Path) -> None:
     assert "b: worse, where better was expected by the study." in told
 
 
-def test_runs_of_different_data_are_not_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("more", "said"), [
+    ({"data": {"fingerprint": "other", "unigram_nats": 3.0}}, "the data's fingerprint"),
+    ({"over": "the hidden tokens alone"}, "what their loss is over"),
+])
+def test_runs_of_different_data_are_not_compared(more: dict[str, Any], said: str, tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     shutil.rmtree(folder / "a" / "seed_0")
-    run(folder / "a" / "seed_0", "a", 0, 2.0, data={"fingerprint": "other", "unigram_nats": 3.0})
-    with pytest.raises(ZooError, match="the runs differ in the data's fingerprint"):
+    run(folder / "a" / "seed_0", "a", 0, 2.0, **more)
+    with pytest.raises(ZooError, match=f"the runs differ in {said}"):
         report.write(folder)
 
 

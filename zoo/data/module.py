@@ -23,14 +23,15 @@ class Data(lightning.LightningDataModule):
 
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
     counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the
-    Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, with a seed for
-    each split; so each evaluation is given the same. Raises ZooError when the train split is smaller than one block or the
-    batch cannot be shared evenly.
+    Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, and `judge`
+    what is asked of one in an evaluation, with a seed for each split; so each evaluation is given the same. Raises ZooError
+    when the train split is smaller than one block or the batch cannot be shared evenly.
     """
 
     def __init__(
         self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
         accumulate: int = 1, eval_length: int | None = None, prepare: Callable[..., Batch] = unprepared,
+        judge: Callable[..., Batch] | None = None,
     ) -> None:
         super().__init__()
         tokens = len(corpus.splits["train"].ids)
@@ -43,7 +44,8 @@ class Data(lightning.LightningDataModule):
                        for name, split in corpus.splits.items()}
         self.tokens = corpus.splits
         self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
-        self.prepare = {name: partial(prepare, seed=derive(seed, "objective", name)) for name in self.blocks}
+        self.prepare = {name: partial(prepare if name == "train" else judge or prepare, seed=derive(seed, "objective", name))
+                        for name in self.blocks}
 
     def train_dataloader(self) -> StatefulDataLoader:
         with warnings.catch_warnings():
