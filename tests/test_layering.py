@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [  # from the roof down; a name stands for the modules below it, unless they have a floor of their own
     {"ablations", "hydra_plugins"},
     {"zoo.train", "zoo.generate", "zoo.coordinates", "zoo.components.__main__"},
-    {"zoo.run", "zoo.screen", "zoo.dashboard", "zoo.callbacks"},
+    {"zoo.run", "zoo.screen", "zoo.dashboard"},
+    {"zoo.callbacks", "zoo.vitals", "zoo.room"},
     {"zoo.lit"},
     {"zoo.hf"},
     {"zoo.storage"},

@@ -80,6 +80,7 @@ def test_the_run_folder_holds_what_the_contract_says(train: Train) -> None:
 def test_training_beats_the_unigram_yardstick(train: Train) -> None:
     told = train("run", "trainer.max_steps=150", "trainer.eval_every=150", "optim.lr=5e-3")
     assert told["metrics"]["val/bits_per_byte"] < told["yardsticks"]["unigram"]
+    assert told["outcome"] == "learned"
 
 
 def test_bits_per_byte_is_the_loss_in_other_units_when_every_byte_is_a_token(train: Train) -> None:
