@@ -89,6 +89,7 @@ def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:
 def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
     """A picture of the sizes over the width, a line a step; its kind is that of the file's name."""
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
         raise ZooError("a picture needs matplotlib: pip install -e '.[report]'") from None
@@ -108,7 +109,8 @@ def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
         axes.minorticks_off()
     figure.axes[0].set_ylabel("root mean square")
     figure.axes[-1].legend(fontsize="x-small")
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def table(by_width: Mapping[int, Sizes]) -> Any:
