@@ -131,8 +131,8 @@ def test_memory_lies_where_it_was_measured() -> None:
 
 
 FIGURES = Figures(
-    parameters=1000, outer=100, block=90, flops=6000, length=10, stream=40, residuals=20, kept=800, kept_block=80, inputs=400,
-    logits=60,
+    parameters=1000, states=2000, outer=100, block=90, flops=6000, length=10, stream=40, residuals=20, kept=800, kept_block=80,
+    inputs=400, logits=60,
 )
 PLAN = Plan(gpus=16, batch=640, micro=1, precision="bf16-mixed")
 

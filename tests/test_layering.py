@@ -10,13 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [  # from the roof down; a name stands for the modules below it, unless they have a floor of their own
     {"ablations", "hydra_plugins"},
-    {"zoo.train", "zoo.generate", "zoo.components.__main__"},
-    {"zoo.run", "zoo.screen", "zoo.dashboard", "zoo.callbacks"},
+    {"zoo.train", "zoo.generate", "zoo.coordinates", "zoo.components.__main__"},
+    {"zoo.run", "zoo.screen", "zoo.dashboard"},
+    {"zoo.callbacks", "zoo.vitals", "zoo.room"},
     {"zoo.lit"},
     {"zoo.hf"},
     {"zoo.storage"},
     {"zoo.diagnostics"},
-    {"zoo.objectives", "zoo.optim", "zoo.decoding", "zoo.data", "zoo.evaluation", "zoo.cost"},
+    {"zoo.cost"},
+    {"zoo.objectives", "zoo.optim", "zoo.schedules", "zoo.decoding", "zoo.data", "zoo.evaluation"},
     {"zoo.models"},
     {"zoo.stack", "zoo.init"},
     {"zoo.components"},

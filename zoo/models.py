@@ -151,6 +151,7 @@ def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> A
     with torch.device("meta"):
         model = registry.build("arch", config["arch"], config)
     model.config = config
+    registry.build("init", config["init"]).settle(model)
     if device != "meta":
         try:
             model = model.to_empty(device=device)

@@ -31,6 +31,7 @@ class Objective:
     serves = "decoder"  # the family of models
     extra = 0  # the ids it needs beyond the tokenizer's
     over: str | None = None  # what the loss of an evaluation is over, where that is not the whole text
+    of_text = False  # whether its labels come as often as the text's tokens, so that to know how often is worth their entropy
     smoothing = 0.0
     share = 1.0  # of the tokens that the model reads, how many are labelled: auxiliary losses are over all that it reads
 
@@ -76,6 +77,8 @@ class Objective:
 class CausalLM(Objective):
     """Causal language modelling: the cross-entropy of each next token (GPT, Radford 2018), in nats."""
 
+    of_text = True
+
 
 @register("objective", "mlm")
 class MaskedLM(Objective):
@@ -86,7 +89,7 @@ class MaskedLM(Objective):
     evaluations, so that models which learned at several rates are judged at one.
     """
 
-    serves = "encoder"
+    serves, of_text = "encoder", True
     extra = 1  # the mask
 
     def __init__(self, tokenizer: Any, length: int, *, rate: float = 0.15, mask_share: float = 0.8,
@@ -248,6 +251,7 @@ class Seq2Seq(Sequences):
     """
 
     over = "the second half of each block, given the first"
+    of_text = True
     share = 0.5
 
     def __init__(self, tokenizer: Any, length: int, *, smoothing: float = 0.0) -> None:

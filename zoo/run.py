@@ -9,7 +9,6 @@ import importlib.metadata
 import logging
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -26,14 +25,16 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
-from zoo import cost, lit, models, objectives, registry, storage
+from zoo import cost, lit, models, objectives, registry, room, storage, vitals
 from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
+from zoo.data.yardsticks import unigram_nats
 from zoo.registry import ZooError, first_line
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
+ENOUGH = 2**24  # tokens, to know how often each comes
 
 
 def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _telling_how_it_ends(tell: Any) -> Iterator[None]:
         yield
         tell(status="finished")
     except Diverged as error:
-        tell(status="diverged", error=str(error))
+        tell(status="diverged", outcome="diverged", error=str(error))
         raise
     except (Interrupted, KeyboardInterrupt) as error:
         tell(status="interrupted", error=f"stopped by {error or 'Ctrl-C'}")
@@ -140,16 +141,23 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if settings["compile"]:
         model.compile()
     module = lit.learner(config, model, corpus.tokenizer)
-    tell(over=module.objective.over)
+    ids = {split: corpus.splits[split].ids for split in ("train", "val")}
+    frequencies = unigram_nats(ids["train"][:ENOUGH], ids["val"], corpus.tokenizer.vocab) if module.objective.of_text else None
+    tell(over=module.objective.over, frequencies_loss=frequencies)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
                 eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare)
+    needed, lacks = room.compared(config)
+    tell(memory=needed)
+    if lacks and storage.is_first_process():
+        print(f"warning: {lacks}", flush=True)
     last = folder / "checkpoints" / "last.ckpt"
     resume_step = _check_resumable(last, model)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
-    with Interruption(last) as interruption:
-        trainer = _trainer(config, folder, summary, [watch, Streams(config["seed"]), interruption], resume_step)
+    with Interruption(last) as interruption, room.told_of(config):
+        callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"]), interruption]
+        trainer = _trainer(config, folder, summary, callbacks, resume_step)
         try:
             trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
             if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
@@ -161,16 +169,29 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             summary.update(
                 steps=trainer.global_step, tokens=trainer.global_step * loader["batch_size"] * loader["length"],
                 tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
-                seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
+                seconds=time.perf_counter() - begun, peak_memory_bytes=vitals.peak_memory(),
+                skipped_steps=next((spikes.skipped for spikes in callbacks if isinstance(spikes, vitals.Spikes)), 0),
             )
+            summary["mfu"] = vitals.mfu(summary["tokens_per_second"], summary["flops_per_token"], trainer)
     if module.spread is not None and trainer.is_global_zero:
         storage.write_atomically(folder / "evaluation.npz", module.spread.dumps())
     tell(metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
+    tell(outcome=vitals.outcome(summary["metrics"]["val/loss"], frequencies))
     if settings["sample"] and trainer.is_global_zero:
         tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")
+
+
+def _asked_for(settings: dict[str, Any], watch: Watch, summary: dict[str, Any]) -> list[lightning.Callback]:
+    """What is off unless asked for."""
+    found: list[lightning.Callback] = []
+    if settings["spike"] is not None:
+        found.append(vitals.Spikes(settings["spike"]))
+    if settings["watch_every"] is not None:
+        found.append(vitals.Vitals(settings["watch_every"], watch, summary["flops_per_token"]))
+    return found
 
 
 def _check_resumable(last: Path, model: torch.nn.Module) -> int:
@@ -213,12 +234,6 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
         )
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
         raise ZooError(f"trainer: {first_line(error)}") from error
-
-
-def _peak_memory() -> int:
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _git_sha() -> str | None:
