@@ -30,11 +30,10 @@ from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interru
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
-from zoo.data.yardsticks import unigram_nats
+from zoo.data.yardsticks import stuck
 from zoo.registry import ZooError, first_line
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
-ENOUGH = 2**24  # tokens, to know how often each comes
 
 
 def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
@@ -141,9 +140,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if settings["compile"]:
         model.compile()
     module = lit.learner(config, model, corpus.tokenizer)
-    ids = {split: corpus.splits[split].ids for split in ("train", "val")}
-    frequencies = unigram_nats(ids["train"][:ENOUGH], ids["val"], corpus.tokenizer.vocab) if module.objective.of_text else None
-    tell(over=module.objective.over, frequencies_loss=frequencies)
+    tell(over=module.objective.over, unigram_nats=about["unigram_nats"] if module.objective.of_text else None)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
                 eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare)
@@ -176,7 +173,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if module.spread is not None and trainer.is_global_zero:
         storage.write_atomically(folder / "evaluation.npz", module.spread.dumps())
     tell(metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
-    tell(outcome=vitals.outcome(summary["metrics"]["val/loss"], frequencies))
+    tell(outcome="stuck" if stuck(summary["metrics"]["val/loss"], summary["unigram_nats"]) else "learned")
     if settings["sample"] and trainer.is_global_zero:
         tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
     for logger in trainer.loggers:

@@ -43,7 +43,7 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     console.print(result)
     console.print(cost)
     if summary.get("outcome") == "stuck":
-        console.print(Text(f"It is stuck at the frequencies of the tokens ({summary['frequencies_loss']:.4f}): it has learned"
+        console.print(Text(f"It is stuck at the frequencies of the tokens ({summary['unigram_nats']:.4f}): it has learned"
                            " nothing of their order.\nTry more steps, another optim.lr, a longer schedule.warmup, or"
                            " residual=pre.", style="yellow"))
     if summary.get("sample"):

@@ -14,13 +14,6 @@ from torch import Tensor
 
 from zoo import hardware
 
-STUCK = 0.97  # of the loss of token frequencies alone
-
-
-def outcome(loss: float, frequencies: float | None) -> str:
-    """What a run came to: `stuck` where its loss is that of the tokens' frequencies, as if it read no text; else `learned`."""
-    return "stuck" if frequencies is not None and loss > STUCK * frequencies else "learned"
-
 
 class Vitals(lightning.Callback):
     """Every `every` steps, of each block: the gradient's norm before clipping, the root mean squares of weights and updates.
