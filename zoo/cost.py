@@ -94,6 +94,7 @@ def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from zoo import loss
     from zoo.data.cache import Tokens
     from zoo.data.loading import Blocks
 
@@ -112,15 +113,16 @@ def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
     ids = np.zeros(batch * loader["length"] + 1, dtype=np.int64)
     real = objective.prepare(Blocks(Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"])
                              .__getitems__(range(batch)), config["seed"])
-    logits = real["places" if "places" in real else "labels"].numel() * config["arch"]["vocab"] * 4
     model = model or made(config)
     total = sum(parameter.numel() for parameter in model.parameters())
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         _pretend(model)
         weights = {p.untyped_storage()._cdata for p in model.parameters()}
-        objective(model, {name: fake.from_tensor(tensor) for name, tensor in real.items()})
-    # the backward pass begins with a gradient as large as the logits, while all the rest is still there
+        given = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
+        hidden = pack(objective.through(model, given, lambda hidden, head, embedding: hidden))
+    # logits and their logarithms, then these and their gradient, while all the rest is still there
+    logits = 2 * min(len(hidden), loss.rows(config["arch"]["vocab"])) * config["arch"]["vocab"] * 4
     activations = logits + sum(size for storage, size in kept.items() if storage not in weights)
     scale = BYTES.get(trainer["precision"], 4) / 4
     state = total * (4 * 4 if trainer["precision"].endswith(("32-true", "mixed")) else 4 * 2)
