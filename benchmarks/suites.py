@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from benchmarks import floor, peers
+from benchmarks import floor, harness, peers
 from zoo import decoding, optim
 from zoo.objectives import IGNORE
 from zoo.registry import build
@@ -225,5 +225,11 @@ SUITES = {
         "a LLaMA writes with its cache, batch 1", {"small": replace(SMALL, length=288)}, (DECODING,),
         side_by_side(LLAMA, transformers=peer(peers.llama, LLAMA), x_transformers=peer(peers.x_llama, LLAMA),
                      litgpt=peer(peers.lit_llama, LLAMA)),
+    ),
+    "lightning": Suite(
+        "a GPT trained by Lightning with logging and the progress bar, beside a raw loop", {"small": SMALL, "micro": MICRO},
+        (TRAINING,),
+        {"floor": partial(harness.raw, GPT), "floor again": partial(harness.raw, GPT), "lightning": partial(harness.lightning, GPT)},
+        same_weights=("floor again",), memory=False,
     ),
 }

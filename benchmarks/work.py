@@ -44,7 +44,7 @@ def serve(pipe: Connection, suite: str, measure: str, name: str, shape: Any, com
     from benchmarks.peers import Missing
     from benchmarks.suites import SUITES, Loop
 
-    _prepare(name)
+    _prepare(suite, name)
     try:
         step = SUITES[suite].candidates[name](measure, shape)
         if isinstance(step, Loop):
@@ -84,12 +84,12 @@ class Worker:
         self.process.join()
 
 
-def _prepare(name: str) -> None:
+def _prepare(suite: str, name: str) -> None:
     """One thread; the zoo's candidates set up their process as zoo.train does, the others as their users find it."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if name.startswith("zoo"):
+    if name.startswith("zoo") or suite == "lightning":
         from zoo import memory
 
         memory.keep_freed()
