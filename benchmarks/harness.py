@@ -46,8 +46,9 @@ def raw(family: Any, measure: str, shape: Any) -> Callable[[], torch.Tensor]:
 
 def lightning(family: Any, measure: str, shape: Any) -> Any:
     """The same steps as zoo.train takes them: its callbacks, a row of metrics.csv every ten steps, the bar drawn."""
-    from benchmarks.suites import Loop
     from lightning import Callback
+
+    from benchmarks.suites import Loop
     from zoo import lit, run
     from zoo.callbacks import Streams, Watch
 

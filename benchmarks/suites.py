@@ -229,7 +229,8 @@ SUITES = {
     "lightning": Suite(
         "a GPT trained by Lightning with logging and the progress bar, beside a raw loop", {"small": SMALL, "micro": MICRO},
         (TRAINING,),
-        {"floor": partial(harness.raw, GPT), "floor again": partial(harness.raw, GPT), "lightning": partial(harness.lightning, GPT)},
+        {"floor": partial(harness.raw, GPT), "floor again": partial(harness.raw, GPT),
+         "lightning": partial(harness.lightning, GPT)},
         same_weights=("floor again",), memory=False,
     ),
 }
