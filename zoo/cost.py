@@ -95,7 +95,7 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from zoo import optim
+    from zoo import loss, optim
     from zoo.components.residual import Residual
     from zoo.data.cache import Tokens
     from zoo.data.loading import Blocks
@@ -120,7 +120,6 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     ids = np.zeros(sequences * loader["length"] + 1, dtype=np.int64)
     real = objective.prepare(Blocks(Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"])
                              .__getitems__(range(sequences)), config["seed"])
-    logits = real["places" if "places" in real else "labels"].numel() * config["arch"]["vocab"] * 4
     model = model or made(config)
     states = optim.states(model, config["optim"], config["init"])
     blocks = [block for stack in model.stacks for block in stack.blocks]
@@ -133,13 +132,15 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     with mode as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         _pretend(model)
         own = {p.untyped_storage()._cdata for p in model.parameters()}
-        objective(model, {name: fake.from_tensor(tensor) for name, tensor in real.items()})
+        given = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
+        hidden = pack(objective.through(model, given, lambda hidden, head, embedding: hidden))
     for hook in hooks:
         hook.remove()
     by_block: dict[Any, int] = dict.fromkeys([None, *blocks], 0)
     for storage, (size, block) in kept.items():
         by_block[block] += 0 if storage in own else size
-    # the backward pass begins with a gradient as large as the logits, while all the rest is still there
+    # logits and their logarithms, then these and their gradient, while all the rest is still there
+    logits = 2 * min(len(hidden), loss.rows(config["arch"]["vocab"])) * config["arch"]["vocab"] * 4
     outside = by_block.pop(None) + logits
     stream = max(x.numel() * x.element_size() for x in inputs)
     return cluster.Figures(

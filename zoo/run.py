@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import importlib.metadata
 import logging
@@ -25,7 +24,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
-from zoo import cost, lit, models, objectives, registry, room, storage, vitals
+from zoo import cost, lit, memory, models, objectives, registry, room, storage, vitals
 from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
@@ -111,20 +110,10 @@ def _finishing_wandb() -> Iterator[None]:
             sys.modules["wandb"].finish(exit_code=code)
 
 
-def _keep_freed_memory() -> None:
-    """Tell glibc to keep large buffers for the next step instead of returning them to the kernel after each.
-
-    Its page faults are what large models on a CPU wait for; elsewhere this does nothing.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt, most = ctypes.CDLL("libc.so.6").mallopt, 2**31 - 1
-        for trim_or_map_threshold in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-            mallopt(trim_or_map_threshold, most)
-
-
 def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> None:
     settings, loader = config["trainer"], config["loader"]
-    _keep_freed_memory()
+    if settings["keep_memory"]:
+        memory.keep_freed()
     if settings["threads"]:
         torch.set_num_threads(settings["threads"])
     corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))

@@ -44,6 +44,7 @@ class Trainer:
     precision: Precision = Precision["32-true"]
     compile: bool = False  # torch.compile
     gradient_checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
+    keep_memory: bool = True  # freed buffers stay with the process, which saves page faults; garbage is looked for less often
     threads: int | None = None  # CPU threads of each process; null: torch's choice
     progress: bool = True  # the progress bar, on a terminal
     sample: bool = True  # show generated text at the end

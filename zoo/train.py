@@ -26,7 +26,7 @@ from zoo import storage
 from zoo.config import CONF, Config
 from zoo.registry import ZooError, did_you_mean, plainly
 
-FREE = ("resume", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
+FREE = ("resume", "logger", "trainer.progress", "trainer.sample", "trainer.keep_memory")  # what may differ when a run goes on
 
 
 HELP = """\
