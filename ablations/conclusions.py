@@ -27,8 +27,9 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     arm, base = effect.arm, compared.baseline
     lost = f" {effect.diverged} of its {effect.runs} runs diverged or learned nothing." if effect.diverged else ""
     if effect.difference is None:
-        return f"{arm}: no run can be paired with {base}, so that nothing can be said.{lost}"
-    measured = f"a difference of {signed(effect.difference)} {unit(metric)}"
+        why = f"no run of it or of {base} learned anything" if effect.n else f"no run can be paired with {base}"
+        return f"{arm}: {why}, so that nothing can be said.{lost}"
+    measured = f"a difference of {signed(effect.difference)} {unit(metric)}{_percent(effect, metric)}"
     if effect.low is not None and effect.high is not None:
         measured += f", 95 % interval {signed(effect.low)} to {signed(effect.high)}"
     seeds = f"{effect.n} seed{'s' * (effect.n > 1)}"
@@ -44,6 +45,12 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     return f"{arm} against {base} is undecided: {measured}{tested}, {seeds}.{more}{lost}"
 
 
+def _percent(effect: Effect, metric: str) -> str:
+    """Where a share of the baseline says something: not of an accuracy, which is one already, nor of next to nothing."""
+    said = effect.percent is not None and abs(effect.percent) < 1000 and "accuracy" not in metric
+    return f" ({effect.percent:+.1f} %)".replace("-", "−") if said else ""
+
+
 def remarks(results: Results, compared: Comparison | None) -> list[str]:
     """What a reader must know before believing it."""
     told = list(results.notes)
@@ -52,16 +59,22 @@ def remarks(results: Results, compared: Comparison | None) -> list[str]:
         told.append(f"The {results.baseline} is {', '.join(map(str, levels.values()))}.")
     if compared is None:
         return told
+    if results.study.get("design") == "ladder":
+        told.append("A rung has all the changes up to its own: its difference is that of all of them, not of the last.")
     if compared.margin == NO_MARGIN:
         told.append("No margin was stated, so that no arm can be called equivalent.")
     if compared.look > 1:
         told.append(f"This is look {compared.look} at this folder: tested at α = {compared.alpha:g} instead of .05.")
-    if compared.cap is not None and any(compared.diverged.values()):
-        told.append(f"Runs that diverged or stayed at the unigram loss count as {compared.cap:.4f}; none is dropped.")
     if compared.rho is not None:
         told.append(f"Correlation of the arms over seeds (measured): ρ = {compared.rho:.2f}.")
     told += compared.notes
-    told += [f"{effect.arm}: {note}" for effect in compared.effects for note in effect.notes]
+    noted: dict[str, list[str]] = {}
+    for effect in compared.effects:
+        for note in effect.notes:
+            noted.setdefault(note, []).append(effect.arm)
+    for note, arms in noted.items():
+        whose = "every arm" if len(arms) == len(compared.effects) > 2 else ", ".join(arms)
+        told.append(f"{whose}: {note}")
     expected = results.study.get("expected") or {}
     for arm, verdict in expected.items():
         found = next((effect.verdict for effect in compared.effects if effect.arm == arm), None)

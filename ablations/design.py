@@ -70,7 +70,7 @@ def _axes(study: Study) -> list[list[Levels]]:
 def _designs(design: str, axes: list[list[Levels]]) -> Iterator[tuple[str, Levels]]:
     first, last = ([axis[end] for axis in axes] for end in (0, -1))
     if design == "one_at_a_time":
-        yield "baseline", _union(first)
+        yield _named(first[0]) if len(axes) == 1 else "baseline", _union(first)
         for number, axis in enumerate(axes):
             for level in axis[1:]:
                 yield _named(level), _union([*first[:number], level, *first[number + 1 :]])

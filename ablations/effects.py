@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
-from statsmodels.stats.power import ttest_power
 
-from ablations.stats import POWER, PRIOR, Array, Outcome, holm, seeds_needed, t_test, tabulate
+from ablations.stats import POWER, PRIOR, Array, Outcome, holm, seeds_needed, t_power, t_test, tabulate
 from zoo.registry import ZooError
 
 
@@ -28,6 +27,7 @@ class Estimate:
     p: float
     p_holm: float | None = None
     notes: tuple[str, ...] = ()
+
 
 def documents(paired: ArrayLike, *, alpha: float = 0.05) -> Estimate:
     """The mean difference over (seeds, documents), both of them samples: V = V_seeds + V_documents - V_both.
@@ -160,7 +160,7 @@ def power(n: int, arms: int, sd: float, rho: float, effect: float, alpha: float 
     At alpha / arms, the first step of Holm's correction, so that it is the least that the primary test has.
     """
     spread, borrowed = _plan(arms, sd, rho)
-    return float(ttest_power(effect / spread, n, alpha / arms, df=n - 1 + borrowed))
+    return float(t_power(effect / spread, n, alpha / arms, n - 1 + borrowed))
 
 
 def needed_n(arms: int, sd: float, rho: float, effect: float, alpha: float = 0.05, target: float = POWER) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 STYLE = """
@@ -11,7 +12,7 @@ STYLE = """
   :root { --ink: #e8e8e8; --paper: #16181c; --soft: #a0a4ab; --line: #34383f; --box: #1f2228; }
 }
 body { color: var(--ink); background: var(--paper); font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem;
-       padding: 1rem; }
+       padding: 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p.question { font-size: 1.1rem; color: var(--soft); margin: 0 0 1rem; }
 ul.conclusions { list-style: none; padding: 0; } ul.conclusions li { border-left: 4px solid var(--line); margin: .5rem 0;
@@ -20,11 +21,36 @@ li.better { border-color: #009e73 !important; } li.worse { border-color: #d55e00
 li.equivalent { border-color: #0072b2 !important; }
 div.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; } th:first-child, td:first-child {
-       text-align: left; } thead th { color: var(--soft); font-weight: 600; }
-svg { max-width: 100%; height: auto; } details { margin: 1rem 0; } summary { cursor: pointer; }
+       text-align: left; position: sticky; left: 0; background: var(--paper); white-space: normal; min-width: 9rem;
+       max-width: 14rem; }
+thead th { color: var(--soft); font-weight: 600; }
+svg { display: block; width: 100%; max-width: 44rem; height: auto; }
+p.about { color: var(--soft); font-size: .9375rem; } details { margin: 1rem 0; } summary { cursor: pointer; }
 code, pre { font: .8125rem/1.45 ui-monospace, monospace; } pre { background: var(--box); padding: .75rem; overflow-x: auto; }
 ul.remarks { color: var(--soft); font-size: .9375rem; } footer { color: var(--soft); font-size: .8125rem; margin: 2rem 0 1rem; }
 """
+
+
+UNFOLDED = 12  # sentences
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    svg: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Sentences, tables and pictures, as a page and a text both show them."""
+
+    title: str
+    parts: Sequence[str | Table | Picture]
 
 
 def page(title: str, parts: Iterable[str]) -> str:
@@ -50,22 +76,36 @@ def heading(title: str, question: str) -> str:
 
 
 def conclusions(sentences: Sequence[tuple[str, str]]) -> str:
-    """(verdict, sentence) of each arm."""
+    """(verdict, sentence) of each arm; of many, those that say nothing yet are folded away."""
+    if len(sentences) > UNFOLDED:
+        first = [told for told in sentences if told[0] in ("better", "worse", "equivalent")][:UNFOLDED]
+        rest = [told for told in sentences if told not in first]
+        return conclusions(first) + hidden(f"{'The other' if first else 'All'} {len(rest)} arms", _list(rest))
+    return _list(sentences)
+
+
+def _list(sentences: Sequence[tuple[str, str]]) -> str:
     items = "".join(f'<li class="{escape(verdict)}">{escape(sentence)}</li>' for verdict, sentence in sentences)
     return f'<ul class="conclusions">{items}</ul>'
 
 
-def section(title: str, *content: str) -> str:
-    return f"<h2>{escape(title)}</h2>" + "".join(content)
+def section(told: Section) -> str:
+    return f"<h2>{escape(told.title)}</h2>" + "".join(map(_element, told.parts))
+
+
+def _element(part: str | Table | Picture) -> str:
+    if isinstance(part, str):
+        return f'<p class="about">{escape(part)}</p>'
+    return part.svg if isinstance(part, Picture) else table(part)
 
 
 def hidden(title: str, *content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{''.join(content)}</details>"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def table(told: Table) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in told.columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in told.rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

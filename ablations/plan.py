@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from zoo.config import Config
 from zoo.registry import ZooError
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
+JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
 LARGEST_TIMED = 50_000_000  # parameters of a model whose step is tried out for its time
 
 
@@ -75,10 +77,18 @@ class Plan:
             put(changed, option, value)
         words = merged([f"{option}={value}" for option, value in QUIET.items()], arm.words,
                        [f"{option}={value}" for option, value in options.items()], ["resume=auto"])
-        if config["logger"]["name"] == "wandb" and config["logger"]["group"] is None:
-            words.append(f"logger.group='{self.folder.name}'")  # its runs form one group
+        if config["logger"]["name"] == "wandb":
+            names = self._names(config["logger"], arm.name, folder, trial)
+            changed["logger"] |= names
+            words += [f"logger.{key}={json.dumps(name, ensure_ascii=False)}" for key, name in names.items()]
         put(changed, "resume", "auto")
         return Job(arm.name, seed, folder, words, changed, trial)
+
+    def _names(self, given: Mapping[str, Any], arm: str, folder: str, trial: int | None) -> dict[str, Any]:
+        """What a run is called in W&B: grouped by study and arm, by the names that its folder has."""
+        names = {"group": self.folder.name, "job_type": arm, "label": folder}
+        tags = [*given["tags"], design.safe(self.study.name)[:64], JUDGED if trial is None else "tuning"]
+        return {key: name for key, name in names.items() if given[key] is None} | {"tags": list(dict.fromkeys(tags))}
 
     def as_json(self) -> dict[str, Any]:
         """The content of study.json, which the report reads."""

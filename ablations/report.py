@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
+from rich import table as printed
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ablations import conclusions, page
+from ablations.page import Picture, Section, Table
 from ablations.results import Results, Run, load
 from ablations.stats import Comparison
 from zoo.registry import plainly
@@ -35,14 +35,17 @@ RUNS = ("arm", "seed", "status", "value", "parameters", "flops_per_token", "toke
 
 def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
     """Read the runs below a folder, and put what they say beside them."""
+    from ablations import sections  # draws, and matplotlib is no part of starting a study
+
     results = load(folder)
     compared, refused = conclusions.judged(results)
     told = refused + conclusions.remarks(results, compared)
+    below = sections.sections(results, compared)
     files = {
         "comparison.csv": _csv(COMPARISON, _arms(results, compared)),
         "runs.csv": _csv(RUNS, (_row(run, results.metric) for run in results.runs)),
-        "report.md": _markdown(results, compared, told), "table.tex": _latex(results, compared),
-        "report.html": _html(results, compared, told),
+        "report.md": _markdown(results, compared, told, below), "table.tex": _latex(results, compared),
+        "report.html": _html(results, compared, told, below),
     }
     for name, content in files.items():
         write_atomically(folder / name, content.encode())
@@ -52,7 +55,8 @@ def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
 def show(folder: Path) -> None:
     """Write the report, and print its first screen."""
     results, compared, told = write(folder)
-    console, table = Console(), Table(title=Text(f"Arms of {folder}"), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    console, title = Console(), Text(f"Arms of {folder}")
+    table = printed.Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("arm", "runs", results.metric, "± sd", "difference", "parameters", "verdict"):
         table.add_column(column, justify="left" if column in ("arm", "runs", "verdict") else "right", overflow="fold")
     effects = {effect.arm: effect for effect in compared.effects} if compared else {}
@@ -138,7 +142,7 @@ def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
         rows.append([
             arm, str(effect.n), _number(effect.mean),
             "–" if effect.difference is None else conclusions.signed(effect.difference), " … ".join(ends) or "–",
-            "–" if effect.percent is None else f"{effect.percent:+.2f}",
+            "–" if effect.percent is None else f"{effect.percent:+.2f}".replace("-", "−"),
             *map(conclusions.p_value, (effect.p_holm, effect.t_holm, effect.equivalence_p)),
             f"{effect.diverged}/{effect.runs}", effect.verdict, *sizes,
         ])
@@ -158,14 +162,20 @@ def _count(runs: Sequence[Run], key: str) -> str:
     return f"{found:,}" if isinstance(found, int) else "–"
 
 
-def _markdown(results: Results, compared: Comparison | None, told: Sequence[str]) -> str:
-    rows = _shown(results, compared)
+def _markdown(results: Results, compared: Comparison | None, told: Sequence[str], below: Sequence[Section]) -> str:
     lines = [f"# {_title(results)}", "", results.study.get("question", ""), ""]
     lines += [f"- {sentence}" for _, sentence in _sentences(results, compared)]
-    lines += ["", f"| {' | '.join(SHOWN)} |", "|" + "---|" * len(SHOWN)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    lines += ["", *(f"- {line}" for line in told), "", *_provenance(results)]
-    return "\n".join(lines) + "\n"
+    lines += ["", *_text_table(SHOWN, _shown(results, compared)), "", *(f"- {line}" for line in told), ""]
+    for section in below:
+        parts = [part for part in section.parts if not isinstance(part, Picture)]
+        for part in [f"## {section.title}", *parts] if parts else []:
+            lines += [*([part] if isinstance(part, str) else _text_table(part.columns, part.rows)), ""]
+    return "\n".join([*lines, *_provenance(results)]) + "\n"
+
+
+def _text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    cells = [columns, ["---"] * len(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def _latex(results: Results, compared: Comparison | None) -> str:
@@ -187,48 +197,24 @@ def _title(results: Results) -> str:
     return f"Study {results.study['name']}" if results.study else f"Runs of {results.folder.name}"
 
 
-def _html(results: Results, compared: Comparison | None, told: Sequence[str]) -> str:
+def _html(results: Results, compared: Comparison | None, told: Sequence[str], below: Sequence[Section]) -> str:
     from ablations import figures
 
     parts = [page.heading(_title(results), str(results.study.get("question", ""))),
              page.conclusions(_sentences(results, compared))]
     if compared and any(effect.difference is not None for effect in compared.effects):
-        parts.append(figures.forest(compared, conclusions.unit(results.metric)))
-    parts += [page.remarks(told), page.section("The arms", page.table(SHOWN, _shown(results, compared))),
-              page.section("As training goes on", figures.curves(results))]
-    parts.append(page.section("What it costs", *(figures.cost(results, key, name) for key, name in (
-        ("flops_per_token", "FLOPs a token"), ("parameters", "parameters"), ("seconds", "seconds of training")))))
-    if by_position := _positions(results):
-        trained = (results.runs[0].config.get("loader") or {}).get("length")
-        longer = trained if any(len(losses) > (trained or 0) for _, losses in by_position) else None
-        parts.append(page.section("At each position", figures.positions(by_position, longer)))
+        parts.append(figures.forest(results, compared, conclusions.unit(results.metric)))
+    arms = Section("The arms", [Table(SHOWN, _shown(results, compared))])
+    parts += [page.remarks(told), *map(page.section, [arms, *below])]
     runs = [[run.arm, str(run.seed), run.status, _number(run.value(results.metric)), str(run.summary.get("error") or ""),
              _command(run)] for run in results.runs]
     parts.append(page.hidden(f"All {len(runs)} runs, and the line that makes each again", page.table(
-        ("arm", "seed", "status", results.metric, "error", "command"), runs)))
+        Table(("arm", "seed", "status", results.metric, "error", "command"), runs))))
     if results.plan:
         parts.append(page.hidden("The specification, fixed before the first run",
                                  page.text(yaml.safe_dump(results.plan, allow_unicode=True, sort_keys=False))))
     parts.append("<footer>" + "<br>".join(map(page.escape, _provenance(results))) + "</footer>")
     return page.page(_title(results), parts)
-
-
-def _positions(results: Results) -> list[tuple[str, Any]]:
-    """Of each arm, the loss at each position: the mean over its seeds, where all of them have it."""
-    found = []
-    for arm in results.arms:
-        each = [losses for run in results.of(arm) if (losses := _by_position(run.folder / "evaluation.npz")) is not None]
-        if each and len({len(losses) for losses in each}) == 1:
-            found.append((arm, np.mean(each, axis=0)))
-    return found
-
-
-def _by_position(path: Path) -> Any:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return file["position_nats"] / np.maximum(file["position_tokens"], 1)
-    except (OSError, ValueError, KeyError, EOFError):
-        return None
 
 
 def _provenance(results: Results) -> list[str]:

@@ -6,6 +6,7 @@ Without a study, `python -m ablations.run norm=layer,rms seed=0,1,2` is one run 
 from __future__ import annotations
 
 import sys
+import textwrap
 from argparse import Namespace
 from dataclasses import replace
 from datetime import datetime
@@ -15,13 +16,45 @@ from rich.console import Console
 from rich.text import Text
 
 from ablations import report
+from zoo import config as configuration
 from zoo import train
 from zoo.registry import ZooError, plainly
+
+ASKS = ("plan_only=", "wandb_sweep=")  # of a line's words, what is about this one start
+KEYS = ("study", "plan_only", "wandb_sweep", "arm", "seed", "hydra.sweep.dir")
+HELP = """\
+Ask what a component is worth, and how sure that is:
+
+    python -m ablations.run study=norm
+
+== The studies that are there (conf/study/NAME.yaml; study=FILE.yaml is yours) ==
+{studies}
+
+== What can be said beside ==
+plan_only=true                  what would run, its budgets, hours and power; then stop
+seeds=10 margin=0.02            another number of seeds, another difference that does not matter; so for each key of a study:
+                                {keys}
+trainer.max_steps=500           what every run is told, as for zoo.train
+hydra/launcher=joblib           several runs at once; also submitit_local, submitit_slurm
+hydra.sweep.dir=FOLDER          where the runs and the report go, instead of studies/NAME_HASH
+logger=wandb                    the runs and the report in Weights & Biases, too
+wandb_sweep=FILE                write the runs as a sweep for its agents, each of which adds arm=NAME seed=N; then stop
+
+The same line again goes on with what is left. Without study=, each combination is a run, and a table compares them:
+
+    python -m ablations.run norm=layer,rms seed=0,1,2
+
+python -m ablations.report DIR  the report of a study's or a sweep's folder, again
+python -m zoo.train --help      what a run can be told
+"""
 
 
 @plainly()
 def main() -> None:
     arguments = train.asked()
+    if arguments.help:
+        print(_help([Path(arguments.config_dir)] if arguments.config_dir else []))
+        return
     if any(word.startswith("study=") for word in arguments.overrides):
         sys.exit(study(arguments))
     if not train.only_asks(arguments):
@@ -38,13 +71,14 @@ def main() -> None:
 
 def study(arguments: Namespace) -> int:
     """Plan, show, run; gives the exit code."""
-    from ablations import execution, plan
+    from ablations import agents, execution, plan
     from ablations import study as studies
 
     if train.only_asks(arguments):
         raise ZooError("a study has many configurations: plan_only=true shows what differs in them")
     told, hydra, words = _sorted(arguments.overrides)
     name, folder = told.pop("study"), told.pop("hydra.sweep.dir", None)
+    sweep, arm, seed = told.pop("wandb_sweep", None), told.pop("arm", None), told.pop("seed", "")
     only = studies.value(told.pop("plan_only", "false"))
     if not isinstance(only, bool):
         raise ZooError(f"plan_only must be true or false, not {only!r}")
@@ -54,22 +88,44 @@ def study(arguments: Namespace) -> int:
     console, notes = Console(), list[str]()
     extra = [f"hydra.searchpath=[file://{place}]"] if place else []
     planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
-    if hint := plan.reseeded(loaded, planned.folder):
-        notes.append(hint)
-    plan.show(planned, console, notes)
-    if only:
+    flags = ["--config-dir", str(place)] if place else []
+    one = planned if arm is None else agents.only(planned, arm, seed)
+    if one is planned:
+        if hint := plan.reseeded(loaded, planned.folder):
+            notes.append(hint)
+        plan.show(planned, console, notes)
+    if sweep is not None:
+        again = [word for word in arguments.overrides if not word.startswith(ASKS)]
+        agents.write(planned, [*again, *flags], Path(sweep))
+        console.print(Text(f"wandb sweep {sweep} makes a sweep of it, whose agents run the study"))
+    if only or sweep is not None:
         return 0
     for note in execution.prepare(planned):
         console.print(Text(note, style="yellow"))
     try:
-        failed = execution.execute(planned, hydra, ["--config-dir", str(place)] if place else [])
+        failed = execution.execute(one, hydra, flags)
     except (SystemExit, KeyboardInterrupt) as stop:
         console.print(Text("\nstopped; the same line goes on with what is left"))
         return 130 if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
     if failed:
         console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
+    if one is not planned:  # the study's own line, once more, ends with the report
+        return int(failed > 0)
     report.show(planned.folder)
+    if planned.configs[0]["logger"]["name"] == "wandb":
+        from ablations import dashboard
+
+        for line in dashboard.publish(planned):
+            console.print(Text(line))
     return int(failed > 0)
+
+
+def _help(places: list[Path]) -> str:
+    from ablations import study as studies
+
+    found = [studies.load(str(path)) for place in (configuration.CONF, *places) for path in sorted(place.glob("study/*.yaml"))]
+    keys = textwrap.fill(", ".join(studies.names()), 92, subsequent_indent=" " * 32)
+    return HELP.format(studies="\n".join(f"{study.name:<15} {study.question}" for study in found), keys=keys)
 
 
 def _sorted(words: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
@@ -80,10 +136,10 @@ def _sorted(words: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
     hydra, common = [], []
     for word in words:
         key, _, value = word.partition("=")
-        if key in ("study", "plan_only", "hydra.sweep.dir", *studies.names()):
-            told[key] = value.strip("'\"")
-        elif key == "seed":
+        if key == "seed" and not any(other.startswith("arm=") for other in words):
             raise ZooError(f"{word}: a study has several, as in seeds=5 or seeds=[0,1,2]")
+        if key in (*KEYS, *studies.names()):
+            told[key] = value.strip("'\"")
         elif key.startswith("hydra"):
             hydra.append(word)
         else:

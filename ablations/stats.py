@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import ttest_power
 
 from zoo.registry import ZooError
 
@@ -169,7 +168,19 @@ def equivalence_test(difference: ArrayLike, se: ArrayLike, df: ArrayLike, margin
 
 def holm(p: ArrayLike) -> list[float]:
     """p corrected for the family (Holm 1979)."""
-    return [float(value) for value in multipletests(p, method="holm")[1]]
+    values = [float(value) for value in np.asarray(p)]
+    if len(values) < 2:  # statsmodels collects garbage in each call, a tenth of a second
+        return values
+    return [float(value) for value in multipletests(values, method="holm")[1]]
+
+
+def t_power(effect: float, n: ArrayLike, alpha: float, df: ArrayLike) -> Array:
+    """The chance that a two-sided t test finds an effect, in standard deviations: P(F > f), noncentral by n effect^2.
+
+    Of t^2 rather than of t, whose distribution scipy has no number for where the effect is large.
+    """
+    noncentrality = np.clip(np.asarray(n) * effect**2, 1e-9, 1e9)  # beyond, it is alpha and 1 to nine digits
+    return np.asarray(stats.ncf.sf(stats.f.isf(alpha, 1, df), 1, df, noncentrality))
 
 
 def seeds_needed(difference: float, sd: float, alpha: float, *, margin: float | None = None, borrowed: float = 0.0,
@@ -180,11 +191,11 @@ def seeds_needed(difference: float, sd: float, alpha: float, *, margin: float | 
     """
     n = np.arange(max(above + 1, 2), MOST + 1)
     df = n - 1 + borrowed
-    enough = ttest_power(abs(difference) / sd, n, alpha, df=df) >= target
+    enough = t_power(difference / sd, n, alpha, df) >= target
     if margin is not None and abs(difference) < margin:
         critical, root = stats.t.isf(alpha, df), np.sqrt(n) / sd
-        both = (stats.nct.cdf(-critical, df, (abs(difference) - margin) * root)
-                - stats.nct.cdf(critical, df, (abs(difference) + margin) * root))
+        near, far = (stats.nct.cdf(critical, df, (margin + sign * abs(difference)) * root) for sign in (-1, 1))
+        both = 1 - np.nan_to_num(near) - np.nan_to_num(far)  # nan where it is too small for scipy to compute
         enough |= both >= target
     return int(n[enough.argmax()]) if enough.any() else None
 
@@ -320,6 +331,8 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
     """The numbers of one arm that may be shown, and in words why the others may not."""
     arm, n, notes = pair.arm, pair.n, []
     mean, difference = (float(pair.here.mean()), pair.difference) if n else (None, None)
+    if pair.capped == n and not np.any(pair.here - pair.there):  # the cap against the cap is no difference
+        difference = None
     found: dict[str, Any] = {"verdict": "exploratory" if n < FEWEST else "inconclusive", **numbers}
     if n < FEWEST:
         notes.append(f"exploratory: {n} paired seed{'s' * (n != 1)}, and a verdict needs {FEWEST}")
@@ -366,7 +379,7 @@ def _remarks(table: Table, cap: float | None) -> tuple[str, ...]:
     notes = []
     if any(table.bad.values()) and table.cap is not None:
         raised = "" if table.cap == cap else ", the worst of the finished runs, which is beyond the unigram loss"
-        notes.append(f"runs that diverged or are stuck count at {table.cap:.4g}{raised}")
+        notes.append(f"runs that diverged or are stuck count at {table.cap:.4f}{raised}; none is dropped")
     for arm, count in table.missing.items():
         if table.bad[arm] and len(table.bad[arm]) == len(table.values[arm]):
             notes.append(f"every run of {arm} diverged or is stuck")

@@ -23,7 +23,8 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.components"},
     {"zoo.attention", "zoo.catalogue"},
     {"zoo.context", "zoo.functions", "zoo.config"},
-    {"zoo.settings", "zoo.scan", "zoo.fitting"},
+    {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster"},
+    {"zoo.hardware"},
     {"zoo.registry"},
     {"zoo.streams"},
 ]

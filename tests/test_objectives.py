@@ -119,6 +119,15 @@ def test_masks_are_labelled_and_nothing_else() -> None:
     close(loss, F.cross_entropy(logits[chosen], before["tokens"][chosen], reduction="sum"))
 
 
+def test_an_evaluation_hides_at_a_rate_of_its_own() -> None:
+    raw = blocks(64, 8).__getitems__(range(8))
+    learns, asked = objective("mlm", 64, rate=0.8, eval_rate=0.1), objective("mlm", 64, rate=0.1)
+    for given, like in ((learns.prepare(raw, 0), objective("mlm", 64, rate=0.8)), (learns.judge.prepare(raw, 0), asked)):
+        assert torch.equal(given["labels"], like.prepare(raw, 0)["labels"])
+    assert learns.over == asked.over != objective("mlm", 64, rate=0.8).over
+    assert (learns.share, learns.rate) == (0.8, 0.8), "it learns as before"
+
+
 def test_a_step_in_which_nothing_is_hidden_moves_nothing() -> None:
     made = objective("mlm", 4, rate=1e-9)
     loss, count = made(Fixed(torch.randn(1, 4, VOCAB + 1)), made.prepare(blocks(4, 1).__getitems__([0]), 0))
@@ -244,7 +253,8 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
         ("objective=mlm", "by arch=encoder, not by arch=decoder: choose objective=clm or copy or induction, or arch"),
         ("arch=encoder", "choose objective=mlm, or arch=decoder"),
         ("model=t5 objective=clm", "choose objective=seq2seq or span, or arch=decoder"),
-        ("model=bert head=pooler", "objective=mlm needs a logit for each of 258 tokens, and head=pooler gives 128 numbers"),
+        ("model=bert head=pooler", "needs a logit for each of 258 tokens, and head=pooler gives 128 other numbers"),
+        ("head=pooler head.classes=257", "needs a logit for each of 257 tokens, and head=pooler gives 257 other numbers"),
         ("model=bert arch.vocab=257", "arch.vocab=257 is smaller than the tokenizer's 257 ids and the 1 more of objective=mlm"),
         ("model=t5 arch.vocab=260", "260 is smaller than the tokenizer's 257 ids and the 8 more of objective=span"),
         ("arch.vocab=100", "arch.vocab=100 is smaller than the tokenizer's 257$"),

@@ -16,7 +16,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, ValueType
+from hydra.core.override_parser.types import Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -28,6 +28,7 @@ _HERE = Path(__file__).resolve().parent
 CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
 Config = dict[str, Any]
 FREE = ("resume", "changing", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
+MOST_RUNS = 10_000  # of one word of a sweep
 
 
 @functools.cache
@@ -63,7 +64,8 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
             if choosing not in structures:
                 structures[choosing] = _structure(list(choosing))
             composed = copy.deepcopy(structures[choosing])
-            ConfigLoaderImpl._apply_overrides_to_config(values, composed)
+            for word in values:
+                _apply(word, composed)
             return finished(composed, overrides)
         except ZooError:
             raise
@@ -72,6 +74,13 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         yield one
+
+
+def _apply(word: Override, composed: DictConfig) -> None:
+    try:
+        ConfigLoaderImpl._apply_overrides_to_config([word], composed)
+    except (TypeError, KeyError, AttributeError) as error:  # a list is indexed by a word, or the like
+        raise ZooError(f"{word.input_line} does not fit what is there: {first_line(error)}") from error
 
 
 def _structure(words: list[str]) -> DictConfig:
@@ -133,9 +142,25 @@ def jobs(arguments: Namespace) -> Iterator[tuple[list[str], Config]]:
     if any(word.key_or_group == "hydra/sweeper" for word in parsed):
         return  # another sweeper decides as it goes; each job is checked as it starts
     with composing() as one:
-        for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None):
+        for batch in BasicSweeper.split_arguments(_countable(words), max_batch_size=None):
             for job in batch:
                 yield list(job), one(job)
+
+
+def _countable(words: Sequence[str]) -> list[Override]:
+    """The words of a sweep, none of which names no value or more than anybody would wait for."""
+    parsed = _parsed(words)
+    for word in parsed:
+        word.config_loader = GlobalHydra.instance().config_loader()  # which a glob looks into
+        span: Any = word.value()
+        if isinstance(span, RangeSweep):
+            start, stop, step = (end or 0 for end in (span.start, span.stop, span.step))
+            if not step or not 0 < (stop - start) / step <= MOST_RUNS:
+                raise ZooError(f"{word.input_line} must name from 1 to {MOST_RUNS:,} values, as in"
+                               f" {word.key_or_group}=range(0,3)")
+        if word.is_sweep_override() and not isinstance(span, RangeSweep) and not any(True for _ in word.sweep_iterator()):
+            raise ZooError(f"{word.input_line} names no value: there is nothing to run")
+    return parsed
 
 
 def choices(config: Config) -> dict[str, str]:
@@ -218,6 +243,8 @@ def _check_words(words: Sequence[str]) -> None:
             raise ZooError(f"{word.input_line} names several, of which a run takes one: -m makes zoo.train run each")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not word.value():
             raise ZooError(f"{word.input_line} names no folder: write {key}=FOLDER")
+        if key.startswith("hydra."):
+            _check_hydra(word)
         if word.is_add() or head.split("/")[0] == "hydra":
             continue
         if word_for(head) != head:
@@ -232,6 +259,21 @@ def _check_words(words: Sequence[str]) -> None:
             for choice in _choices(word):
                 if choice not in known[head]:
                     raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}")
+
+
+def _check_hydra(word: Override) -> None:
+    """Hydra takes any key with a +, and never reads it; its free mappings, as hydra.job.env_set, end the search."""
+    from hydra.conf import HydraConf
+
+    node: Any = OmegaConf.structured(HydraConf)
+    path = word.key_or_group.split(".")
+    for depth, key in enumerate(path[1:], 1):
+        if not isinstance(node, DictConfig) or OmegaConf.get_type(node) in (dict, None):
+            return
+        names = [str(name) for name in node.keys()]  # noqa: SIM118  which has those without a value, too
+        if key not in names:
+            raise ZooError(f"{word.input_line}: {'.'.join(path[:depth])} has no option {key!r}{did_you_mean(key, names)}")
+        node = node._get_node(key)
 
 
 def _choices(word: Override) -> list[str]:

@@ -1,6 +1,7 @@
 """What a model costs, from its configuration alone: `python -m zoo.cost model=gpt2`.
 
-It is made on the meta device, so that any size takes seconds.
+It is made on the meta device, so that any size takes seconds. `python -m zoo.cost plan model=llama3_70b gpus=512` gives what is
+counted to zoo.cluster.
 FLOPs are of matrix products, two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and
 count nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`, what it does beside
 its matrices, or `active()`, those of its children that a token passes through; otherwise every matrix it owns, and every
@@ -12,10 +13,10 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zoo.registry import ZooError, build, plainly
+from zoo import cluster
+from zoo.registry import ZooError, build, did_you_mean, plainly
 
 BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
-BYTES = {"32-true": 4, "bf16-true": 2, "16-true": 2, "bf16-mixed": 2, "16-mixed": 2}
 
 
 def flops(module: Any, length: int) -> int:
@@ -84,8 +85,8 @@ def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     }
 
 
-def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
-    """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward.
+def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) -> cluster.Figures:
+    """What zoo.cluster needs to know of a model, counted with a micro-batch of this many sequences.
 
     The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory; a model that
     is given has its own replaced by such.
@@ -94,37 +95,77 @@ def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from zoo.components.residual import Residual
     from zoo.data.cache import Tokens
     from zoo.data.loading import Blocks
 
-    loader, trainer = config["loader"], config["trainer"]
-    kept: dict[int, int] = {}
+    loader = config["loader"]
+    kept: dict[int, tuple[int, Any]] = {}  # bytes by storage, and the block that kept it first
+    inputs: list[torch.Tensor] = []
+    within: list[Any] = [None]
 
     def pack(x: torch.Tensor) -> torch.Tensor:
-        kept[x.untyped_storage()._cdata] = x.untyped_storage().nbytes()
+        kept.setdefault(x.untyped_storage()._cdata, (x.untyped_storage().nbytes(), within[-1]))
         keep.append(x)  # else a storage's id may be used again
         return x
 
+    def enter(block: Any, given: Any) -> None:
+        within.append(block)
+        inputs.append(given[0])
+
     keep: list[torch.Tensor] = []
-    batch = max(1, loader["batch_size"] // (trainer["accumulate"] * trainer["devices"] * trainer["nodes"]))
     tokenizer = build("tokenizer", config["tokenizer"])
     objective = build("objective", config["objective"], tokenizer, loader["length"])
-    ids = np.zeros(batch * loader["length"] + 1, dtype=np.int64)
+    ids = np.zeros(sequences * loader["length"] + 1, dtype=np.int64)
     real = objective.prepare(Blocks(Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"])
-                             .__getitems__(range(batch)), config["seed"])
+                             .__getitems__(range(sequences)), config["seed"])
     logits = real["places" if "places" in real else "labels"].numel() * config["arch"]["vocab"] * 4
     model = model or made(config)
+    blocks = [block for stack in model.stacks for block in stack.blocks]
     total = sum(parameter.numel() for parameter in model.parameters())
+    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
+    forward = flops(model, loader["length"])
+    hooks = [block.register_forward_pre_hook(enter) for block in blocks]
+    hooks += [block.register_forward_hook(lambda *_: within.pop() and None) for block in blocks]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         _pretend(model)
         weights = {p.untyped_storage()._cdata for p in model.parameters()}
         objective(model, {name: fake.from_tensor(tensor) for name, tensor in real.items()})
+    for hook in hooks:
+        hook.remove()
+    by_block: dict[Any, int] = dict.fromkeys([None, *blocks], 0)
+    for storage, (size, block) in kept.items():
+        by_block[block] += 0 if storage in weights else size
     # the backward pass begins with a gradient as large as the logits, while all the rest is still there
-    activations = logits + sum(size for storage, size in kept.items() if storage not in weights)
-    scale = BYTES.get(trainer["precision"], 4) / 4
-    state = total * (4 * 4 if trainer["precision"].endswith(("32-true", "mixed")) else 4 * 2)
-    return int(state + activations * scale)
+    outside = by_block.pop(None) + logits
+    stream = max(x.numel() * x.element_size() for x in inputs)
+    return cluster.Figures(
+        total, total - sum(sizes), max(sizes), BACKWARD_AND_FORWARD * forward, loader["length"], stream / sequences,
+        sum(isinstance(module, Residual) for module in model.modules()), sum(by_block.values()) / sequences,
+        max(by_block.values()) / sequences, sum(x.numel() * x.element_size() for x in inputs) / sequences, outside / sequences,
+    )
+
+
+def layout(config: Mapping[str, Any]) -> cluster.Plan:
+    """How the words of a run place it: on how many devices, in what precision, how much of the batch on each at once."""
+    loader, trainer = config["loader"], config["trainer"]
+    gpus = trainer["devices"] * trainer["nodes"]
+    return cluster.Plan(
+        gpus=gpus, strategy="fsdp" if "fsdp" in trainer["strategy"] else "ddp", precision=trainer["precision"],
+        checkpointing=trainer["gradient_checkpointing"], micro=max(1, loader["batch_size"] // (trainer["accumulate"] * gpus)),
+    )
+
+
+def memory(config: Mapping[str, Any], model: Any = None) -> dict[str, float]:
+    """Bytes on each device that a run needs, by what takes them; see `figures` for a model that is given."""
+    plan = layout(config)
+    return cluster.memory(figures(config, model, plan.micro), plan)
+
+
+def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
+    """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward."""
+    return int(sum(memory(config, model).values()))
 
 
 def _pretend(module: Any) -> None:
@@ -171,24 +212,42 @@ def size(number: float) -> str:
 def main() -> None:
     from zoo import config
 
-    parser = argparse.ArgumentParser(prog="python -m zoo.cost", description="What a model costs, without building it.")
+    parser = argparse.ArgumentParser(
+        prog="python -m zoo.cost", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="What a model costs, without building it; after the word plan, what training it on many GPUs would take.",
+        epilog="\n".join(["words of a plan, beside those of zoo.train (plan model=llama3_70b gpus=512 tensor=8 tokens=15T):",
+                          *cluster.explained()]),
+    )
     parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: model=gpt2 norm=rms")
     parser.add_argument("--json", action="store_true", help="for programs")
-    asked = parser.parse_intermixed_args()
-    for word in asked.words:
+    given = parser.parse_intermixed_args()
+    planned, words = given.words[:1] == ["plan"], [word for word in given.words if word != "plan"]
+    asked = [word for word in words if planned and word.partition("=")[0] in cluster.WORDS]
+    for word in words:
         if word.startswith("hydra.") and not word.startswith("hydra.searchpath"):
             raise ZooError(f"{word} is about a run, and a cost has none: leave it out")
-    chosen = config.compose(asked.words)
-    model = made(chosen)
-    cost = of(chosen, model) | {"training_memory_bytes": training_memory(chosen, model)}
-    if asked.json:
+        known = [*config.menu(), "seed", "resume", *cluster.WORDS]
+        if planned and (key := word.partition("=")[0]).isidentifier() and key not in known:
+            raise ZooError(f"unknown word {key!r}{did_you_mean(key, known)}")
+    trained = [word for word in words if word not in asked]
+    chosen = config.compose([*(["trainer.precision=bf16-mixed"] if planned else []), *trained])
+    if planned:
+        plan = cluster.asked(asked, chosen["trainer"]["precision"], chosen["trainer"]["gradient_checkpointing"])
+        counted = figures(chosen)
+        cost = cluster.of(counted, plan)
+    else:
+        model = made(chosen)
+        cost = of(chosen, model) | {"training_memory_bytes": training_memory(chosen, model)}
+    if given.json:
         import json
 
         print(json.dumps(cost, indent=2))
     else:
         import rich
 
-        rich.print(table(cost, " ".join(asked.words) or "model=gpt"))
+        rich.print((cluster.table if planned else table)(cost, " ".join(words) or "model=gpt"))
+    if planned:
+        cluster.refuse_what_does_not_fit(counted, plan)
 
 
 if __name__ == "__main__":

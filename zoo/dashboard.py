@@ -5,6 +5,7 @@ from __future__ import annotations
 import netrc
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -20,18 +21,26 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
     """A logger whose run has the component names and cost figures at the top of its configuration."""
     settings = config["logger"]
     flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
-    label = ",".join(word for word in summary["overrides"] if not word.startswith(("hydra.", "logger", "trainer.", "resume")))
+    unsaid = ("hydra.", "logger", "trainer.", "resume", "changing")
+    label = ",".join(word for word in summary["overrides"] if not word.startswith(unsaid))
     summary["wandb"] = mode(settings["mode"])
+    if "WANDB_SWEEP_ID" in os.environ:  # W&B takes its agent's name for the run, as it must when it is resumed
+        summary["id"] = os.environ.get("WANDB_RUN_ID", summary["id"])
+    run = begin(
+        settings, folder, name=(settings["label"] or label)[:128] or "default", group=settings["group"] or _sweep(folder),
+        job_type=settings["job_type"] or "train", tags=list(settings["tags"]), mode=summary["wandb"], id=summary["id"],
+        resume="allow", config={**flat, "config": config},
+    )
+    return WandbLogger(experiment=run)
+
+
+def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
+    """A run of W&B's in a folder. Raises ZooError for a name that W&B refuses."""
+    quiet = wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True)
     try:
-        run = wandb.init(
-            name=label[:128] or "default", dir=folder, project=settings["project"], entity=settings["entity"],
-            group=settings["group"] or _sweep(folder), job_type=settings["job_type"], tags=list(settings["tags"]),
-            mode=summary["wandb"], id=summary["id"], resume="allow", config={**flat, "config": config},
-            settings=wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True),
-        )
+        return wandb.init(dir=folder.resolve(), project=settings["project"], entity=settings["entity"], settings=quiet, **about)
     except (wandb.errors.UsageError, ValueError) as error:
         raise ZooError(f"logger: {first_line(error)}") from error
-    return WandbLogger(experiment=run)
 
 
 def mode(asked: str) -> str:

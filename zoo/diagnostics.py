@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 class Drawn(Objective):
     """What the tasks share: `symbols` different tokens, drawn from a stream of the block's own."""
 
-    over = "the tokens that can be known"
-
     def __init__(self, tokenizer: Any, length: int, symbols: int) -> None:
         super().__init__(tokenizer, length)
         if not 2 <= symbols < tokenizer.vocab:
@@ -30,6 +28,7 @@ class Drawn(Objective):
         if length < 8:
             raise ZooError(f"a task needs blocks of at least 8 tokens: loader.length={length} is too short")
         self.symbols = symbols
+        self.over = f"the tokens that can be known, of the {symbols} symbols of {type(self).__name__.lower()}"
 
     def draw(self, source: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
         """So many tokens, and which of them can be known from those before."""

@@ -152,6 +152,11 @@ def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> A
         model = registry.build("arch", config["arch"], config)
     model.config = config
     if device != "meta":
-        model = model.to_empty(device=device)
+        try:
+            model = model.to_empty(device=device)
+        except RuntimeError as error:
+            total = sum(parameter.numel() for parameter in model.parameters())
+            raise ZooError(f"there is not the memory for a model of {total:,} parameters ({registry.first_line(error)}):"
+                           " make it smaller; python -m zoo.cost says what one needs") from error
         initialise(model, config["init"], seed)
     return model

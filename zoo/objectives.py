@@ -6,6 +6,7 @@ loaded, in numpy, so that neither composing nor a loading process needs torch's 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,17 @@ class Objective:
 
     serves = "decoder"  # the family of models
     extra = 0  # the ids it needs beyond the tokenizer's
-    over: str | None = None  # what the loss is over, where that is not the whole text
+    over: str | None = None  # what the loss of an evaluation is over, where that is not the whole text
     smoothing = 0.0
     share = 1.0  # of the tokens that the model reads, how many are labelled: auxiliary losses are over all that it reads
 
     def __init__(self, tokenizer: Any, length: int) -> None:
         self.vocab, self.eot, self.length = tokenizer.vocab, tokenizer.eot, length
+
+    @property
+    def judge(self) -> Objective:
+        """The objective that prepares the text of an evaluation: the same, where none of its options says otherwise."""
+        return self
 
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """The batch to learn from. tokens and labels (B, T) as in zoo.data.loading.Blocks, rows (B,) the indices of the blocks.
@@ -76,23 +82,32 @@ class MaskedLM(Objective):
     """Masked language modelling: hidden tokens from both sides (BERT, Devlin 2018).
 
     Each token but end-of-text is chosen with probability `rate`; of the chosen, a share of `mask_share` is shown as a mask
-    and one of `random_share` as another token, and the others stay as they are.
+    and one of `random_share` as another token, and the others stay as they are. `eval_rate` takes the place of `rate` in
+    evaluations, so that models which learned at several rates are judged at one.
     """
 
     serves = "encoder"
     extra = 1  # the mask
-    over = "the hidden tokens alone, seen from both sides"
 
     def __init__(self, tokenizer: Any, length: int, *, rate: float = 0.15, mask_share: float = 0.8,
-                 random_share: float = 0.1) -> None:
+                 random_share: float = 0.1, eval_rate: float | None = None) -> None:
         super().__init__(tokenizer, length)
-        if not 0 < rate <= 1:
-            raise ZooError(f"objective.rate must be above 0 and at most 1, not {rate}")
+        for name, value in (("rate", rate), ("eval_rate", eval_rate)):
+            if value is not None and not 0 < value <= 1:
+                raise ZooError(f"objective.{name} must be above 0 and at most 1, not {value}")
         if min(mask_share, random_share) < 0 or mask_share + random_share > 1:
             raise ZooError(f"objective.mask_share={mask_share} and objective.random_share={random_share} must be shares of 1")
-        self.rate, self.mask_share, self.random_share = rate, mask_share, random_share
-        self.share = rate
+        self.mask_share, self.random_share = mask_share, random_share
+        self.rate = self.share = rate
+        self.eval_rate = rate if eval_rate is None else eval_rate
+        self.over = f"the hidden tokens alone, {self.eval_rate:.3g} of the text, seen from both sides"
         self.mask = self.vocab
+
+    @property
+    def judge(self) -> Objective:
+        judge = copy.copy(self)
+        judge.rate = self.eval_rate
+        return judge
 
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """labels (B, T) are IGNORE but where chosen; places (N,) are those, of the B·T; padding_mask where there is padding."""
@@ -153,13 +168,13 @@ class SpanCorruption(Sequences):
     makes inputs and targets of one length. Targets are a sentinel and its span in reading order, then one more sentinel.
     """
 
-    over = "the hidden spans and their sentinels"
 
     def __init__(self, tokenizer: Any, length: int, *, density: float = 0.15, mean_span: float = 3.0) -> None:
         super().__init__(tokenizer, length)
         if not 0 < density < 1 or mean_span < 1:
             raise ZooError(f"objective.density={density} must be between 0 and 1, objective.mean_span={mean_span} at least 1")
         self.density, self.mean_span = density, mean_span
+        self.over = f"the hidden spans and their sentinels, {density:.3g} of the text in spans of about {mean_span:.3g} tokens"
         noise, spans = self.hidden(length)
         self.inputs, self.targets, self.spans = length - noise + spans, noise + spans + 1, spans
         if not spans or self.targets > length:
@@ -271,9 +286,9 @@ def check(config: Mapping[str, Any], model: Any) -> None:
         raise ZooError(f"objective={name} is learned by arch={objective.serves}, not by arch={config['arch']['name']}: choose"
                        f" objective={' or '.join(fit)}, or arch={objective.serves}")
     vocab = config["arch"]["vocab"]
-    if model.head.width != vocab:
+    if model.head.width != vocab or not getattr(model.head, "of_tokens", True):
         raise ZooError(f"objective={name} needs a logit for each of {vocab} tokens, and head={config['head']['name']} gives"
-                       f" {model.head.width} numbers: choose head=linear or head=transform")
+                       f" {model.head.width} other numbers: choose head=linear or head=transform")
     if vocab < tokenizer.vocab + objective.extra:
         more = f" ids and the {objective.extra} more of objective={name}" if objective.extra else ""
         raise ZooError(f"arch.vocab={vocab} is smaller than the tokenizer's {tokenizer.vocab}{more}")

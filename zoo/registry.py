@@ -27,6 +27,7 @@ from hydra.errors import CompactHydraException, HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+TOO_LARGE = 2**31  # for a size or a number of things: torch, too, counts in 64 bits
 Component = Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
 
 
@@ -156,6 +157,8 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
             raise ZooError(f"{group}.{option!s}={value!r} is not a plain value")
         if isinstance(value, float) and not math.isfinite(value):
             raise ZooError(f"{group}.{option!s}={value} must be a finite number")
+        if isinstance(value, int) and abs(value) >= TOO_LARGE:
+            raise ZooError(f"{group}.{option!s}={value:.3g} is more than any model has: at most {TOO_LARGE - 1:,}")
     return {str(key): value for key, value in plain.items()}
 
 

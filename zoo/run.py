@@ -152,10 +152,10 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     tell(over=module.objective.over)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
-                eval_length=loader["eval_length"], prepare=module.objective.prepare,
+                eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare,
                 changing="data" in config["changing"])
     last = folder / "checkpoints" / "last.ckpt"
-    resume_step = _check_resumable(last, model, config)
+    resume_step = _check_resumable(last, model, config, data)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
     with Interruption(last) as interruption:
@@ -187,7 +187,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         logger.finalize("success")
 
 
-def _check_resumable(last: Path, model: torch.nn.Module, config: Config) -> int:
+def _check_resumable(last: Path, model: torch.nn.Module, config: Config, data: Data) -> int:
     """The step of the checkpoint to go on from, 0 where there is none; a checkpoint that does not fit is refused here."""
     if not last.exists():
         return 0
@@ -201,6 +201,10 @@ def _check_resumable(last: Path, model: torch.nn.Module, config: Config) -> int:
     if different:
         raise ZooError(f"{last} is of another configuration (different: {', '.join(different)}): choose another hydra.run.dir,"
                        f" or go on with what you change by naming it: changing=[{','.join(different)}]")
+    if checkpoint["Data"] != data.state_dict() and "data" not in config["changing"]:
+        raise ZooError(f"{last} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]}, now"
+                       f" {data.fingerprint[:12]}): bring them back, choose another hydra.run.dir, or go on with these by"
+                       " changing=[data]")
     return int(checkpoint["global_step"])
 
 

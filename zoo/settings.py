@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from zoo.registry import ZooError, did_you_mean, words
+from zoo.registry import TOO_LARGE, ZooError, did_you_mean, words
 
 Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
-LOGGER = ("name", "project", "entity", "group", "job_type", "tags", "mode")
+MOST = 256  # threads or processes, or as many as there are cores
+LOGGER = ("name", "project", "entity", "group", "job_type", "label", "tags", "mode")
 
 
 @dataclass
@@ -65,12 +67,15 @@ def check(config: Mapping[str, Any]) -> None:
         ("loader", "eval_length"),
     ]:
         value = config[node][name]
-        if value is not None and value < 1:
-            raise ZooError(f"{node}.{name} must be at least 1, not {value}")
+        if value is not None and not 1 <= value < TOO_LARGE:
+            raise ZooError(f"{node}.{name} must be at least 1 and at most {TOO_LARGE - 1:,}, not {value}")
     if type(config["seed"]) is not int or not 0 <= config["seed"] < 2**63:
         raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
     if loader["workers"] < 0:
         raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
+    for name, value in (("trainer.threads", trainer["threads"]), ("loader.workers", loader["workers"])):
+        if (value or 0) > max(MOST, os.cpu_count() or 1):
+            raise ZooError(f"{name}={value} are more than a machine can start: at most {max(MOST, os.cpu_count() or 1)}")
     if trainer["clip"] is not None and not 0 < trainer["clip"] < math.inf:
         raise ZooError(f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}")
     tags = logger.get("tags", [])
@@ -85,6 +90,10 @@ def check(config: Mapping[str, Any]) -> None:
     changing = config["changing"]
     if not isinstance(changing, list) or not all(isinstance(name, str) for name in changing):
         raise ZooError(f"changing must be a list of names, as in changing=[trainer.max_steps], not {changing!r}")
+    for name in ("length", "eval_length"):
+        if loader["batch_size"] * (loader[name] or 0) >= TOO_LARGE:
+            raise ZooError(f"loader.batch_size={loader['batch_size']} sequences of loader.{name}={loader[name]} are more tokens"
+                           f" than a step can have: at most {TOO_LARGE - 1:,}")
     parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]
     if loader["batch_size"] % parts:
         raise ZooError(f"loader.batch_size={loader['batch_size']} must be a multiple of {parts}"

@@ -18,6 +18,7 @@ from zoo.registry import Component, ZooError, build
 
 Parts = Mapping[str, Component]  # which component of each group
 Changes = Mapping[str, Component]  # of some of them, in some layers
+MOST_LAYERS = 10_000  # ten times the deepest that was trained (Wang et al. 2022); to make many more would take hours
 
 
 def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
@@ -57,6 +58,11 @@ class Stack(nn.Module):
         known: list[tuple[Component, int]] = []
         if len(first) > layers:
             raise ZooError(f"arch.first changes {len(first)} layers, and there are {layers}: raise arch.layers, or shorten it")
+        if len(first) + len(pattern) > max(layers, len(first)):
+            raise ZooError(f"arch.pattern has {len(pattern)} changes, and there are {layers - len(first)} layers for it:"
+                           " raise arch.layers, or shorten it")
+        if layers > MOST_LAYERS:
+            raise ZooError(f"{layers:,} layers are more than the {MOST_LAYERS:,} that can be made: lower arch.layers")
         each = [overridden(parts, _changes(layer, first, pattern)) for layer in range(layers)]
         feeds = [build("ffn", chosen["ffn"], dim) for chosen in each]
         depth = Depth(layers * (2 if reads else 1) + sum(feed is not None for feed in feeds), reader)

@@ -79,6 +79,9 @@ def asked() -> Namespace:
     if unknown:
         flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         raise ZooError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
+    for flag, told in (("--resolve", arguments.resolve), ("--package", arguments.package)):
+        if told and not arguments.cfg:
+            raise ZooError(f"{flag} is about a configuration that is shown: give --cfg job beside it")
     words = list(arguments.overrides)
     sys.argv[1:] = [*words, *(word for word in sys.argv[1:] if word not in words)]
     for flag, told in (("--config-name", arguments.config_name), ("--config-path", arguments.config_path)):

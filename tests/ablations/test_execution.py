@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ablations import run
+from ablations import study as studies
+from zoo.config import CONF
 
 Study = Callable[..., str]
 Ablate = Callable[..., Any]
@@ -33,13 +38,13 @@ def test_a_study_runs_and_the_same_line_again_runs_nothing(study: Study, ablate:
     word = study()
     assert ablate(word) == 0
     first, out = summaries(), capsys.readouterr().out
-    assert set(first) == {f"{arm}/seed_{seed}" for arm in ("baseline", "norm=rms") for seed in (0, 1)}
+    assert set(first) == {f"{arm}/seed_{seed}" for arm in ("norm=layer", "norm=rms") for seed in (0, 1)}
     assert {run["status"] for run in first.values()} == {"finished"}
     assert "exploratory" in out
     assert "4/4 runs" in out
     told = json.loads(next(Path("studies").glob("own_*/study.json")).read_text(encoding="utf-8"))
     assert told["study"]["seeds"] == [0, 1]
-    assert [arm["name"] for arm in told["arms"]] == ["baseline", "norm=rms"]
+    assert [arm["name"] for arm in told["arms"]] == ["norm=layer", "norm=rms"]
     assert next(Path("studies").iterdir()).name == f"own_{told['hash'][:8]}"
     assert ablate(word) == 0
     assert summaries() == first
@@ -82,7 +87,7 @@ def test_killed_at_any_point_it_goes_on(study: Study, ablate: Ablate) -> None:
     words = [study(seeds=1), "hydra.sweep.dir=here", *trainer]
     process = in_process(*words)
     last = Path("here/norm=rms/seed_0/checkpoints/last.ckpt")
-    for _ in range(1200):
+    for _ in range(6000):
         if last.exists() or process.poll() is not None:
             break
         time.sleep(0.05)
@@ -90,11 +95,11 @@ def test_killed_at_any_point_it_goes_on(study: Study, ablate: Ablate) -> None:
     process.wait()
     assert last.exists(), process.stdout and process.stdout.read()
     first = summaries("here")
-    assert first["baseline/seed_0"]["status"] == "finished"
+    assert first["norm=layer/seed_0"]["status"] == "finished"
     assert first["norm=rms/seed_0"]["status"] == "running"
     assert ablate(*words) == 0
     second = summaries("here")
-    assert second["baseline/seed_0"] == first["baseline/seed_0"], "what had finished is used"
+    assert second["norm=layer/seed_0"] == first["norm=layer/seed_0"], "what had finished is used"
     assert second["norm=rms/seed_0"]["status"] == "finished"
     assert second["norm=rms/seed_0"]["id"] == first["norm=rms/seed_0"]["id"], "what had not is gone on with"
 
@@ -112,8 +117,8 @@ def test_two_processes_share_a_study(study: Study) -> None:
 
 def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
     process = in_process(study(seeds=1), "hydra.sweep.dir=here", "trainer.max_steps=5000")
-    first = Path("here/baseline/seed_0/metrics.csv")
-    for _ in range(1200):
+    first = Path("here/norm=layer/seed_0/metrics.csv")
+    for _ in range(6000):
         if (first.exists() and first.read_text(encoding="utf-8").count("\n") > 2) or process.poll() is not None:
             break
         time.sleep(0.05)
@@ -142,8 +147,8 @@ def test_tuning_comes_first_and_is_judged_on_other_seeds(study: Study, ablate: A
     word = study(seeds=1, tune={"grid": {"optim.lr": [1e-9, 1e-2]}, "seeds": [7]})
     assert ablate(word, "hydra.sweep.dir=here") == 0
     told = json.loads(Path("here/study.json").read_text(encoding="utf-8"))["tuned"]
-    assert {arm: search["point"]["optim.lr"] for arm, search in told.items()} == {"baseline": 0.01, "norm=rms": 0.01}
-    assert told["baseline"]["at_the_edge"] == ["optim.lr"]
+    assert {arm: search["point"]["optim.lr"] for arm, search in told.items()} == {"norm=layer": 0.01, "norm=rms": 0.01}
+    assert told["norm=layer"]["at_the_edge"] == ["optim.lr"]
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path("here").glob("*/seed_0/summary.json"))]
     assert [word for run in runs for word in run["overrides"] if word.startswith("optim.lr")] == ["optim.lr=0.01"] * 2
     assert len(list(Path("here").glob("*/tune/*/seed_7/summary.json"))) == 4
@@ -156,7 +161,7 @@ def test_other_code_is_said_and_another_configuration_refused(study: Study, abla
                                                               capsys: pytest.CaptureFixture[str]) -> None:
     word = study(seeds=1)
     assert ablate(word, "hydra.sweep.dir=here") == 0
-    place = Path("here/baseline/seed_0/summary.json")
+    place = Path("here/norm=layer/seed_0/summary.json")
     told = json.loads(place.read_text(encoding="utf-8"))
     own = told["data"]["fingerprint"]
     told["git_sha"], told["data"]["fingerprint"], told["versions"]["torch"] = "older", "elsewhere", "1.0"
@@ -180,7 +185,7 @@ def test_other_code_is_said_and_another_configuration_refused(study: Study, abla
     (["study=nowhere.yaml"], "no study 'nowhere.yaml': No such file"),
     (["study=smoke", "seed=0"], "seed=0: a study has several, as in seeds=5"),
     (["study=smoke", "design=ladr"], "did you mean 'ladder'?"),
-    (["study=smoke", "arch.dmi=3"], "arm baseline: arch has no option 'dmi': did you mean 'dim'?"),
+    (["study=smoke", "arch.dmi=3"], "arm norm=layer: arch has no option 'dmi': did you mean 'dim'?"),
     (["study=smoke", "plan_only=perhaps"], "plan_only must be true or false"),
     (["study=smoke", "--cfg", "job"], "plan_only=true shows"),
     (["study=smoke", "norm=rms", "factors={n: [arch.layers=1, arch.layers=9]}"], "more than 1 % away"),
@@ -197,3 +202,13 @@ def test_a_run_is_not_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         train.main()
     assert "python -m ablations.run study=smoke" in str(ended.value.code)
+
+
+def test_help_names_each_study_with_its_question(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ablations.run", "--help"])
+    run.main()
+    said = capsys.readouterr().out
+    shipped = [studies.load(path.stem) for path in (CONF / "study").glob("*.yaml")]
+    assert len(shipped) >= 14
+    for each in shipped:
+        assert re.search(rf"^{each.name} +{re.escape(each.question)}$", said, re.MULTILINE)

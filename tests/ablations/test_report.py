@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html.parser
+import itertools
 import json
 import random
 import re
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from ablations import conclusions, report, results
+from ablations.stats import Effect
 from zoo.registry import ZooError
 
 UNIGRAM = 3.2
@@ -28,7 +30,7 @@ def run(folder: Path, arm: str, seed: int, value: float | None, status: str = "f
         "status": status, "seed": seed, "overrides": [f"norm={arm}", f"seed={seed}", "hydra.x=1", "resume=auto"], "error": None,
         "metrics": {"val/loss": value, "val/bits_per_byte": 2.0}, "parameters": 1000, "flops_per_token": 6000, "tokens": 50,
         "seconds": 3.0, "data": {"fingerprint": "f" * 64, "unigram_nats": UNIGRAM, "documents": 7},
-        "versions": {"torch": "2"}, "git_sha": "a" * 40, "tokens_per_second": 10.0,
+        "versions": {"torch": "2"}, "over": None, "git_sha": "a" * 40, "tokens_per_second": 10.0,
     } | more
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     config = {"tokenizer": {"name": "byte"}, "objective": {"name": "clm"}, "loader": {"length": 4}}
@@ -37,13 +39,15 @@ def run(folder: Path, arm: str, seed: int, value: float | None, status: str = "f
     np.savez(folder / "evaluation.npz", position_nats=np.ones(8), position_tokens=np.ones(8))
 
 
-def study(folder: Path, effects: dict[str, float], seeds: int = SEEDS, noise: float = 0.01, **more: Any) -> Path:
+def study(folder: Path, effects: dict[str, float], seeds: int = SEEDS, noise: float = 0.01,
+          levels: dict[str, dict[str, str]] | None = None, **more: Any) -> Path:
     """A study whose arms differ from `base` by these effects, with noise between seeds."""
     draw = random.Random(0)
     for arm, effect in {"base": 0.0, **effects}.items():
         for seed in range(seeds):
             run(folder / arm / f"seed_{seed}", arm, seed, 2.0 + effect + draw.gauss(0, noise))
-    content = {"hash": "h" * 64, "baseline": "base", "arms": [{"name": arm} for arm in ("base", *effects)],
+    content = {"hash": "h" * 64, "baseline": "base",
+               "arms": [{"name": arm, "levels": (levels or {}).get(arm, {})} for arm in ("base", *effects)],
                "study": {"name": "planted", "question": "What is <b>each</b> worth?", "seeds": list(range(seeds)),
                          "metric": "val/loss", "margin": 0.05} | more, "looks": [{"hash": "h" * 64}]}
     (folder / "study.json").write_text(json.dumps(content), encoding="utf-8")
@@ -70,7 +74,7 @@ def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:
     assert len(runs) == 4 * SEEDS
     assert runs[0]["command"] == "python -m zoo.train norm=base seed=0"
     told = (folder / "report.md").read_text(encoding="utf-8")
-    assert re.search(r"better is better than base: a difference of −0\.(29|30)", told)
+    assert re.search(r"better is better than base: a difference of −0\.(29|30)\d+ nats a token \(−1[45]\.\d %\), 95 %", told)
 
 
 def test_the_undecided_is_said_to_be_so_with_the_seeds_that_it_takes(tmp_path: Path) -> None:
@@ -113,7 +117,7 @@ def test_the_page_needs_no_network_and_says_text_as_text(tmp_path: Path) -> None
     assert page.open == []
     assert "<script" not in text
     assert "What is &lt;b&gt;each&lt;/b&gt; worth?" in text
-    assert text.count("<svg") == 6  # forest, curves, three costs, positions
+    assert text.count("<svg") == 3  # forest, curves, positions; all runs cost the same
     assert "prefers-color-scheme: dark" in text
     assert len(text) < 400_000
     latex = (folder / "table.tex").read_text(encoding="utf-8")
@@ -137,8 +141,20 @@ def test_diverged_and_stuck_runs_count_and_lost_ones_are_told(tmp_path: Path) ->
     assert compared["bad"].difference > 0, "dropping its diverged runs would have made it the best"
     assert compared["stuck"].diverged == SEEDS
     assert any("no summary that can be read" in line for line in told)
-    assert any("count as 3.2" in line for line in told)
+    assert any("count at 3.2" in line for line in told)
     assert len(found.runs) == 3 * SEEDS
+
+
+def test_where_nothing_learned_there_is_no_difference(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.0})
+    for arm, seed in itertools.product(("base", "a"), range(SEEDS)):
+        shutil.rmtree(folder / arm / f"seed_{seed}")
+        run(folder / arm / f"seed_{seed}", arm, seed, None, "diverged")
+    compared, _ = conclusions.judged(results.load(folder))
+    assert compared is not None
+    assert (compared["a"].difference, compared["a"].percent, compared["a"].p) == (None, None, None)
+    said = conclusions.sentence(compared["a"], compared, "val/loss")
+    assert said.startswith("a: no run of it or of base learned anything, so that nothing can be said.")
 
 
 def test_few_seeds_name_no_winner(tmp_path: Path) -> None:
@@ -165,11 +181,15 @@ def test_an_expectation_is_held_against_what_was_found(tmp_path: Path) -> None:
     assert "b: worse, where better was expected by the study." in told
 
 
-def test_runs_of_different_data_are_not_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("more", "said"), [
+    ({"data": {"fingerprint": "other", "unigram_nats": 3.0}}, "the data's fingerprint"),
+    ({"over": "the hidden tokens alone"}, "what their loss is over"),
+])
+def test_runs_of_different_data_are_not_compared(more: dict[str, Any], said: str, tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     shutil.rmtree(folder / "a" / "seed_0")
-    run(folder / "a" / "seed_0", "a", 0, 2.0, data={"fingerprint": "other", "unigram_nats": 3.0})
-    with pytest.raises(ZooError, match="the runs differ in the data's fingerprint"):
+    run(folder / "a" / "seed_0", "a", 0, 2.0, **more)
+    with pytest.raises(ZooError, match=f"the runs differ in {said}"):
         report.write(folder)
 
 
@@ -222,6 +242,34 @@ def test_a_sweep_that_nobody_planned_is_compared_and_says_so(tmp_path: Path, cap
     assert "norm=rms is worse than norm=layer" in out.replace("\n", " ")
     assert "No study planned these runs" in out
     assert "No margin was stated" in out
+
+
+def test_a_sweep_names_its_arms_by_what_differs(tmp_path: Path) -> None:
+    for number, words in enumerate((["norm=rms"], ["ffn=relu", "norm=rms"], ["ffn=relu"], [])):
+        told = ["experiment=pilot", *words, f"seed={number % 2}"]
+        run(tmp_path / str(number), "", number % 2, 2.0, overrides=told)
+    (tmp_path / "4").mkdir()
+    (tmp_path / "4" / "summary.json").write_text("{ cut sh", encoding="utf-8")
+    assert results.load(tmp_path).arms == ["norm=rms", "ffn=relu norm=rms", "ffn=relu", "default"]
+    for number in range(1, 5):
+        shutil.rmtree(tmp_path / str(number))
+    assert results.load(tmp_path).arms == ["experiment=pilot norm=rms"], "nothing differs where there is one"
+
+
+@pytest.mark.parametrize(("metric", "percent", "said"), [
+    ("val/loss", -3.14, " (−3.1 %)"), ("val/accuracy", -3.14, ""), ("val/loss", 1e6, ""), ("val/loss", None, "")])
+def test_a_share_is_said_where_it_says_something(metric: str, percent: float | None, said: str) -> None:
+    assert conclusions._percent(Effect("a", 5, "better", percent=percent), metric) == said
+
+
+def test_a_damaged_file_of_one_run_ends_no_report(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1})
+    place = folder / "a" / "seed_0"
+    (place / "metrics.csv").write_text("step,val/loss\n1,2\n2,x", encoding="utf-8")
+    (place / "evaluation.npz").write_bytes((place / "evaluation.npz").read_bytes()[:60])
+    (place / "config.yaml").write_text("{a: [", encoding="utf-8")
+    one = results.load(folder).of("a")[0]
+    assert (len(one.curve("val/loss")), one.by_position, one.by_document, one.config) == (0, None, None, {})
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ def own_place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path_factory.getbasetemp() / "wandb"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
 
 
@@ -81,3 +82,36 @@ def bounded(line: list[str], seconds: float = 200) -> subprocess.CompletedProces
 
 def summary(folder: Path | str) -> dict[str, Any]:
     return json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """What an offline run wrote: a log of 32 KiB blocks behind a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, whole = file.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        whole += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # all or the last piece of a record
+            yield Record.FromString(whole)
+            whole = b""
+
+
+def read_wandb(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+    """Configuration, history and exit code of an offline run."""
+    config: dict[str, Any] = {}
+    history: list[dict[str, Any]] = []
+    code = -1
+    for record in wandb_records(file):
+        if record.HasField("run"):
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        if record.HasField("history"):
+            history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
+        if record.HasField("exit"):
+            code = record.exit.exit_code
+    return config, history, code

@@ -17,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from ablations import run as ablate
-from tests.end_to_end.conftest import summary
+from tests.end_to_end.conftest import read_wandb, summary
 from tests.end_to_end.test_run import Train, equal, losses, weights, when
 from zoo import config, cost, generate, train
 from zoo.components import __main__ as components
@@ -237,34 +237,6 @@ def test_the_offline_wandb_file_tells_a_failure(train: Train, monkeypatch: pytes
     run, _, exit_code = read_wandb(file)
     assert run["norm"] == "rms"
     assert exit_code == 1
-
-
-def read_wandb(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-    """Configuration, history and exit code of an offline run: a log of 32 KiB blocks behind a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, place, whole = file.read_bytes(), 7, b""
-    config: dict[str, Any] = {}
-    history: list[dict[str, Any]] = []
-    code = -1
-    while place + 7 <= len(data):
-        left = 32768 - place % 32768
-        if left < 7:
-            place += left
-            continue
-        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        whole += data[place + 7 : place + 7 + size]
-        place += 7 + size
-        if kind not in (1, 4):  # the first or a middle piece of a record
-            continue
-        record, whole = Record.FromString(whole), b""
-        if record.HasField("run"):
-            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-        if record.HasField("history"):
-            history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
-        if record.HasField("exit"):
-            code = record.exit.exit_code
-    return config, history, code
 
 
 def test_help_lists_the_menu(command: Command) -> None:

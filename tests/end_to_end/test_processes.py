@@ -23,8 +23,6 @@ PROBE = str(Path(__file__).parent / "probe.py")
 MODEL = ["ffn=moe", "ffn.experts=16", "ffn.top_k=1", "ffn.renormalize=false", "ffn.bias=true",
          "ffn.expert={name: relu, hidden: 8}", "pos=rope", "norm=scale", "residual=rezero",
          "trainer.clip=0.05", "trainer.log_every=1", "trainer.sample=false"]
-EMPTY = "loader.eval_length=2048"  # one block to evaluate, so that the second process has none
-
 
 @pytest.fixture
 def probed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
@@ -45,6 +43,10 @@ def one_process(train: Train, monkeypatch: pytest.MonkeyPatch, *words: str) -> d
             patch.setattr(owner, name, getattr(owner, name))  # to be put back
         probe.watch(Path("alone"))
         return train("one", *words)
+
+
+def summary_of_data(train: Train) -> dict[str, Any]:
+    return train("data", "trainer.max_steps=1")["data"]
 
 
 def check_alike(told: dict[str, Any], folder: str, dropped: int = 0) -> None:
@@ -93,8 +95,10 @@ def test_shards_learn_what_one_process_learns(train: Train, command: Command, pr
 
 def test_copies_learn_what_one_process_learns_also_when_one_is_told_to_stop(train: Train, command: Command,
                                                                             probed: pytest.MonkeyPatch) -> None:
-    one = one_process(train, probed, *MODEL, EMPTY)
-    words = ["trainer=ddp_sim", *MODEL, EMPTY, "hydra.run.dir=two", "trainer.accumulate=2", "logger=wandb", "resume=auto"]
+    tokens = summary_of_data(train)["splits"]["val"]["tokens"]
+    empty = f"loader.eval_length={tokens}"  # one block to evaluate, so that the second process has none
+    one = one_process(train, probed, *MODEL, empty)
+    words = ["trainer=ddp_sim", *MODEL, empty, "hydra.run.dir=two", "trainer.accumulate=2", "logger=wandb", "resume=auto"]
     probed.setenv("SIGNAL", "1")
     stopped = command(*words, module=PROBE)
     assert stopped.returncode == 130, stopped.stderr

@@ -1,6 +1,6 @@
 """From hidden states to logits. Wiring: dim, vocab. Shapes: (..., dim) and the embedding (vocab, dim) -> (..., width).
 
-`width` is the vocabulary, but for the pooler.
+`width` is the vocabulary, but for the pooler, whose numbers are not `of_tokens`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class TransformHead(LinearHead):
 @register("head", "pooler")
 class Pooler(nn.Module):
     """tanh(x·W + b), of whose first token a classifier reads (BERT, Devlin 2018); with `classes`, their logits from it."""
+
+    of_tokens = False  # however many classes there are
 
     def __init__(self, dim: int, vocab: int, *, classes: int | None = None) -> None:
         super().__init__()

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from zoo.context import Context
 from zoo.registry import Component, ZooError, build, register
 
+MOST_EXPERTS = 10_000  # each is a module; the most that were trained so are 2,048 (Fedus et al. 2021)
+
 
 @register("ffn", "moe")
 class MixtureOfExperts(nn.Module):
@@ -43,6 +45,7 @@ class MixtureOfExperts(nn.Module):
         negative = [f"ffn.{name}={value}" for name, value in coefficients.items() if not 0 <= value < math.inf]
         refused = {
             f"ffn.experts={experts} leaves no choice: give at least 2": experts < 2,
+            f"ffn.experts={experts:,} are more than the {MOST_EXPERTS:,} that can be made": experts > MOST_EXPERTS,
             f"ffn.top_k={top_k} must be from 1 to ffn.experts={experts}": not 1 <= top_k <= experts,
             f"ffn.experts={experts} cannot be divided into ffn.groups={groups}": groups < 1 or bool(experts % max(groups, 1)),
             f"ffn.top_groups={top_groups} must be from 1 to ffn.groups={groups}": not 1 <= top_groups <= groups,

@@ -63,12 +63,12 @@ class GlobalBatches:
     Every epoch is a new permutation of all `size` blocks, and batches run on across its end, so that no block is
     dropped. `batch_size` counts the blocks of one optimiser step; they are the same whatever `world` (processes) and
     `accumulate` (micro-batches a step), which cut the step's blocks in order: micro-batch first, process second. An
-    iterator's `state_dict` is all that a resumed run needs. `data` names the data, and only with `changing` may a resumed run
-    have other data. Raises ZooError when the step cannot be cut evenly.
+    iterator's `state_dict` is all that a resumed run needs; with `changing`, its blocks may be others. Raises ZooError when
+    the step cannot be cut evenly.
     """
 
     def __init__(
-        self, size: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1, data: str = "",
+        self, size: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1,
         changing: bool = False,
     ) -> None:
         if batch_size < 1 or batch_size % (world * accumulate):
@@ -78,7 +78,7 @@ class GlobalBatches:
             )
         if size < 1:
             raise ZooError("there is no block of tokens to draw batches from")
-        self.size, self.batch_size, self.seed, self.data, self.changing = size, batch_size, seed, data, changing
+        self.size, self.batch_size, self.seed, self.changing = size, batch_size, seed, changing
         self.rank, self.world, self.accumulate = rank, world, accumulate
         self.micro = batch_size // (world * accumulate)
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
@@ -127,7 +127,7 @@ class GlobalIterator(Iterator[list[int]]):
         self.start, self.part = state["start"], state["part"]
 
     def _stream(self) -> dict[str, Any]:
-        return {"blocks": self.batches.size, "data": self.batches.data, "seed": self.batches.seed}
+        return {"blocks": self.batches.size, "seed": self.batches.seed}
 
 
 def unprepared(batch: Batch, seed: int = 0) -> Batch:

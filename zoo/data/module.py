@@ -25,15 +25,16 @@ class Data(lightning.LightningDataModule):
 
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
     counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the
-    Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, with a seed for
-    each split; so each evaluation is given the same. `changing` lets a run go on with other
-    data. Raises ZooError when the train split is smaller than one block or the batch cannot be shared evenly.
+    Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, and `judge`
+    what is asked of one in an evaluation, with a seed for each split; so each evaluation is given the same. `changing` lets a
+    run go on with other data. Raises ZooError when the train split is smaller than one block or the batch cannot be shared
+    evenly.
     """
 
     def __init__(
         self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
         accumulate: int = 1, eval_length: int | None = None, prepare: Callable[..., Batch] = unprepared,
-        changing: bool = False,
+        judge: Callable[..., Batch] | None = None, changing: bool = False,
     ) -> None:
         super().__init__()
         tokens = len(corpus.splits["train"].ids)
@@ -42,11 +43,16 @@ class Data(lightning.LightningDataModule):
                 f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next "
                 "token: give more text or a smaller loader.length"
             )
+        measured = len(corpus.splits["val"].ids)
+        if eval_length is not None and measured and eval_length > max(length, measured):
+            raise ZooError(f"loader.eval_length={eval_length} is longer than all of the val split's {measured} tokens: give"
+                           " more text or a smaller loader.eval_length")
         self.blocks = {name: Blocks(split, length if name == "train" else eval_length or length, isolate=isolate)
                        for name, split in corpus.splits.items()}
         self.tokens, self.fingerprint, self.changing = corpus.splits, str(corpus.summary["fingerprint"]), changing
         self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
-        self.prepare = {name: partial(prepare, seed=derive(seed, "objective", name)) for name in self.blocks}
+        self.prepare = {name: partial(prepare if name == "train" else judge or prepare, seed=derive(seed, "objective", name))
+                        for name in self.blocks}
 
     def train_dataloader(self) -> StatefulDataLoader:
         with warnings.catch_warnings():
@@ -69,7 +75,11 @@ class Data(lightning.LightningDataModule):
     def _batches(self) -> GlobalBatches:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         return GlobalBatches(len(self.blocks["train"]), self.batch_size, self.seed, rank, world, self.accumulate,
-                             self.fingerprint, self.changing)
+                             self.changing)
+
+    def state_dict(self) -> dict[str, str]:
+        """Which data they are: a run that is gone on with must have the same."""
+        return {"fingerprint": self.fingerprint}
 
     def _in_order(self, split: str) -> DataLoader:
         batches = self._batches()

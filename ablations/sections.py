@@ -1,0 +1,336 @@
+"""What a report says below its first screen, each section as sentences, tables and pictures that a page and a text both show.
+
+A section that these runs have nothing for is not there; a number that they do not allow is a dash, or a sentence why.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ablations import design, effects, figures, stats
+from ablations.conclusions import p_value, signed, unit
+from ablations.effects import Estimate
+from ablations.page import Picture, Section, Table
+from ablations.results import Results
+from ablations.stats import Comparison, Effect
+from zoo.registry import ZooError
+
+BUDGET = ("trainer.max_steps", "trainer.eval_every", "trainer.log_every", "trainer.checkpoint_every", "seed")
+Sets = dict[frozenset[str], list[float]]
+ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII"}
+MOST_PAIRS = 6  # of factors, whose interaction is drawn
+COSTS = (("flops_per_token", "FLOPs a token"), ("parameters", "parameters"), ("seconds", "seconds of training"))
+
+
+def sections(results: Results, compared: Comparison | None) -> list[Section]:
+    """All that these runs have something for, in the order of the report."""
+    found = [training(results)]
+    if compared is not None:
+        found += [factorial(results, compared), ladder(results, compared), documents(results, compared)]
+    found += [cost(results, compared), tuning(results), divergence(results, compared), positions(results)]
+    return [section for section in found if section is not None]
+
+
+def training(results: Results) -> Section | None:
+    if not any(len(run.curve(name)) for run in results.runs for name in (results.metric, "train/loss")):
+        return None
+    told = ["Points and bands: the evaluations' mean and standard deviation over seeds."
+            + (" Thin lines: the loss of training, smoothed." if results.metric == "val/loss" else "")]
+    if len(results.arms) > len(figures.COLOURS):
+        told += [f"Of the {len(results.arms)} arms, the baseline and the best are in colours, here and below; the others"
+                 " are grey, and here without bands."]
+    return Section("As training goes on", [*told, Picture(figures.curves(results))])
+
+
+def factorial(results: Results, compared: Comparison) -> Section | None:
+    """Main effects and interactions; of two choices each, also what each factor is worth over all orders of adding it."""
+    kind = results.study.get("design")
+    levels = _levels(results)
+    if kind not in ("factorial", "fractional") or not all(levels.values()):
+        return None
+    told: list[str | Table | Picture] = [
+        "A main effect is that of a choice against its factor's first one, averaged over the other factors; an interaction is"
+        " how much one effect changes with the other factor. By least squares, with the seeds as blocks; p after Holm's"
+        " correction over this table."]
+    try:
+        found = effects.factorial(results.outcomes(), levels, cap=compared.cap, lower_is_better=compared.lower_is_better)
+    except ZooError as error:
+        return Section("Main effects and interactions", [f"Not estimated: {error}."])
+    if min(compared.runs.values()) < stats.FEWEST:
+        told.append(f"Exploratory: fewer than {stats.FEWEST} seeds an arm.")
+    if kind == "fractional" and (words := design.resolution(len(next(iter(levels.values()))))):
+        mixed = [one.name for one in found if " = " in one.name]
+        told.append(f"A fraction of resolution {ROMAN.get(words, words)}: each main effect is one with interactions of"
+                    f" {words - 1} factors and more, which are taken to be nothing."
+                    + (" Of the interactions of two, those that it cannot tell apart stand as one, with = between them."
+                       if mixed else " Interactions of two are one with interactions of three and more."))
+    pairs = _pairs(results, compared, levels)
+    told += [_estimates("effect", found),
+             Picture(figures.estimates(found, compared.margin, f"effect in {unit(results.metric)}")),
+             Picture(figures.interactions(pairs, results.metric))]
+    try:
+        worth = effects.shapley(_sets(results, compared, levels))
+    except ZooError:
+        worth = ()
+    if worth:
+        told += ["What each factor's second choice is worth, averaged over every order of adding the factors (Shapley 1953):"
+                 " unlike the steps of one ladder, these do not depend on an order, and sum to the whole difference.",
+                 _estimates("factor", worth)]
+    return Section("Main effects and interactions", told)
+
+
+def _levels(results: Results) -> dict[str, dict[str, str]]:
+    """Of each arm, the level of each factor as short as it can be said; factors that vary together are one."""
+    known = results.levels
+    pairs = results.study.get("pairs") or []
+    short: dict[str, dict[str, str]] = {}
+    for factor in {factor: None for levels in known.values() for factor in levels}:
+        names = list(dict.fromkeys(levels[factor] for levels in known.values() if factor in levels))
+        values = [name.rpartition("=")[2] if name.count("=") == 1 else name for name in names]
+        short[factor] = dict(zip(names, values if len(set(values)) == len(names) else names, strict=True))
+    found: dict[str, dict[str, str]] = {}
+    for arm in results.arms:
+        axes: dict[str, list[str]] = {}
+        for factor, level in known.get(arm, {}).items():
+            group = next((" & ".join(pair) for pair in pairs if factor in pair), factor)
+            axes.setdefault(group, []).append(short[factor][level])
+        found[arm] = {axis: " & ".join(chosen) for axis, chosen in axes.items()}
+    return found
+
+
+def _pairs(results: Results, compared: Comparison, levels: Mapping[str, Mapping[str, str]]) -> list[Any]:
+    """Of each two factors the mean at each two levels; those that are furthest from adding up, first."""
+    values = stats.tabulate(results.outcomes(), compared.cap, compared.lower_is_better).values
+    sized = []
+    for one, two in itertools.combinations(next(iter(levels.values())), 2):
+        groups: dict[tuple[str, str], list[float]] = {}
+        for arm, at in levels.items():
+            groups.setdefault((at[one], at[two]), []).extend(values.get(arm, {}).values())
+        means = {key: float(np.mean(found)) for key, found in groups.items() if found}
+        left, right = ({key[side]: [mean for other, mean in means.items() if other[side] == key[side]] for key in means}
+                       for side in (0, 1))
+        centre = np.mean(list(means.values()))
+        apart = max(abs(mean - np.mean(left[a]) - np.mean(right[b]) + centre) for (a, b), mean in means.items())
+        sized.append((-apart, one, two, means))
+    return [tuple(row[1:]) for row in sorted(sized, key=lambda row: row[0])[:MOST_PAIRS]]
+
+
+def _sets(results: Results, compared: Comparison, levels: Mapping[str, Mapping[str, str]]) -> Sets:
+    """The values of each set of factors at their second choice, in the seeds that ended in all of them."""
+    first = levels[results.baseline]
+    values = stats.tabulate(results.outcomes(), compared.cap, compared.lower_is_better).values
+    seeds = sorted(set.intersection(*(set(values[arm]) for arm in levels)))
+    changed = {arm: frozenset(f"{axis}={level}" for axis, level in at.items() if level != first[axis])
+               for arm, at in levels.items()}
+    found = {names: [values[arm][seed] for seed in seeds] for arm, names in changed.items()}
+    if len(frozenset().union(*found)) != len(first) or len(found) != 2 ** len(first):
+        raise ZooError("not every set of factors was run")
+    return found
+
+
+def ladder(results: Results, compared: Comparison) -> Section | None:
+    """Each rung against the one below it, and against the foot."""
+    if results.study.get("design") != "ladder":
+        return None
+    outcomes, steps = results.outcomes(), dict[str, Effect]()
+    for below, arm in itertools.pairwise(results.arms):
+        try:
+            steps[arm] = stats.compare([run for run in outcomes if run.arm in (below, arm)], below, margin=compared.margin,
+                                       cap=compared.cap, lower_is_better=compared.lower_is_better)[arm]
+        except ZooError:  # nothing ended of the rung below
+            continue
+    tested = {arm: step.p for arm, step in steps.items() if step.p is not None}
+    corrected = dict(zip(tested, stats.holm(list(tested.values())), strict=True)) if tested else {}
+    total = {effect.arm: effect for effect in compared.effects}
+    rows = [[arm, *(_interval(steps[arm]) if arm in steps else ["–", "–"]), p_value(corrected.get(arm)), *_interval(total[arm])]
+            for arm in results.arms if arm in total]
+    reached = {results.baseline: compared.baseline_mean} | {arm: total[arm].mean for arm in results.arms if arm in total}
+    known = {arm: mean for arm, mean in reached.items() if mean is not None}
+    told = ("The order decides what a step is worth: with the rungs in another order, each could be worth more or less, so"
+            " that no step here is a claim about its component. For such claims, take the same factors with design: factorial,"
+            " which reports what each is worth over all orders (Shapley values).")
+    table = Table(("rung", "step", "95 % interval", "p (paired t, Holm)", "from the foot", "95 % interval"), rows)
+    picture = [Picture(figures.steps(results, known, f"mean {results.metric}"))] if results.baseline in known else []
+    return Section("Rung by rung", [told, table, *picture])
+
+
+def documents(results: Results, compared: Comparison) -> Section | None:
+    """Differences paired by document, over documents alone, and over documents and seeds."""
+    rows, seeds_of = [], {arm: {run.seed: losses for run in results.of(arm) if run.status == "finished"
+                                and (losses := run.by_document) is not None} for arm in results.arms}
+    for arm in results.arms:
+        here, there = seeds_of[arm], seeds_of[results.baseline]
+        both = [(here[seed], there[seed]) for seed in sorted(here.keys() & there.keys()) if len(here[seed]) == len(there[seed])]
+        if arm == results.baseline or not both or len({len(losses) for losses, _ in both}) > 1:
+            continue
+        paired = np.array([losses - other for losses, other in both])
+        paired = paired[:, np.isfinite(paired).all(0)]
+        try:
+            texts = effects.documents(paired.mean(0, keepdims=True))
+            seeds = effects.documents(paired) if len(both) > 1 else None
+        except ZooError:
+            continue
+        rows.append([arm, str(len(both)), f"{paired.shape[1]:,}", signed(texts.value), _ends(texts), _ends(seeds)])
+    if not rows:
+        return None
+    told = ("The same documents in every arm, each counting the same however long, in nats a token. The first interval is of"
+            " the mean over the seeds: it says what these trained models would do on other documents of this kind, and"
+            " nothing of other seeds. The second takes both as samples (Cameron, Gelbach and Miller 2011). Each is of its arm"
+            " alone, not corrected for the number of arms; runs that did not finish have no loss by document.")
+    columns = ("arm", "seeds", "documents", "difference", "95 % over documents", "95 % over documents and seeds")
+    return Section("Paired by document", [told, Table(columns, rows)])
+
+
+def cost(results: Results, compared: Comparison | None) -> Section:
+    """Quality against cost, and where the baseline was run at several budgets, effects as compute."""
+    picture = figures.cost(results, COSTS)
+    shown: list[str | Table | Picture] = [Picture(picture)] if picture else ["All runs cost the same."]
+    if compared is not None and results.metric == "val/loss":
+        shown += compute(results, compared)
+    return Section("What it costs", shown)
+
+
+def compute(results: Results, compared: Comparison) -> list[str | Table | Picture]:
+    """Effects as equivalent compute, along the baseline's own runs of separate full schedules; or how to get that."""
+    mean = {results.baseline: compared.baseline_mean} | {effect.arm: effect.mean for effect in compared.effects}
+    base, spent, curve = _words(results, results.baseline), dict[str, float](), list[tuple[float, float]]()
+    for arm in results.arms:
+        run = next((run for run in results.of(arm) if run.status == "finished"), None)
+        told = run.summary if run else {}
+        per_token, tokens, loss = told.get("flops_per_token"), told.get("tokens"), mean.get(arm)
+        if isinstance(per_token, int | float) and isinstance(tokens, int | float) and loss is not None:
+            spent[arm] = float(per_token) * tokens
+            if _words(results, arm) == base and not compared.diverged.get(arm):
+                curve.append((spent[arm], loss))
+    if len(curve) < 2:
+        steps = (results.of(results.baseline)[0].config.get("trainer") or {}).get("max_steps")
+        some = [steps, steps // 2, 2 * steps] if isinstance(steps, int) else ["N", "N/2", "2N"]
+        factor = ", ".join(f"trainer.max_steps={number}" for number in some)
+        return ["Equivalent compute is not known: it takes runs of the baseline at other budgets, each with its full schedule."
+                f" Add the factor `budget: [{factor}]` to the study to get it."]
+    rows = []
+    for effect in compared.effects:
+        if effect.arm not in spent or _words(results, effect.arm) == base or effect.mean is None or effect.difference is None:
+            continue
+        low, high = (None if end is None else effect.mean - effect.difference + end for end in (effect.low, effect.high))
+        rows.append([effect.arm, f"{spent[effect.arm]:.3g}", *(
+            "–" if loss is None else _times(curve, loss, spent[effect.arm]) for loss in (effect.mean, high, low))])
+    about = (f"Equivalent compute: how much more (or less) than the arm's own training compute the baseline needs for its"
+             f" loss, read between the baseline's {len(curve)} budgets, each a full schedule of its own, on a logarithmic scale"
+             " and never beyond them. The ends are those of the effect's 95 % interval; the error of the baseline's curve"
+             " is not in them.")
+    try:
+        effects.equivalent_compute(curve, curve[0][1])
+    except ZooError as error:
+        return [f"Equivalent compute is not known: {error}."]
+    return [about, Table(("arm", "training FLOPs", "equivalent", "from", "to"), rows)] if rows else []
+
+
+def _times(curve: Sequence[tuple[float, float]], loss: float, spent: float) -> str:
+    try:
+        return f"× {effects.equivalent_compute(curve, loss) / spent:.2f}"
+    except ZooError:
+        losses = [point[1] for point in curve]
+        end = (max if loss < min(losses) else min)(compute for compute, _ in curve)
+        return f"{'more' if loss < min(losses) else 'less'} than × {end / spent:.2f}"
+
+
+def _words(results: Results, arm: str) -> frozenset[str] | None:
+    """What makes an arm what it is, but for its budget."""
+    run = next((run for run in results.of(arm) if run.summary), None)
+    return frozenset(word for word in run.words if word.split("=", 1)[0] not in BUDGET) if run else None
+
+
+def tuning(results: Results) -> Section | None:
+    tuned, asked = (results.plan or {}).get("tuned"), results.study.get("tune")
+    if not tuned or not asked:
+        return None
+    sign, rows, best, silent = -1 if results.higher_is_better else 1, [], {}, []
+    varied = {option for option, values in asked["grid"].items() if len(values) > 1}
+    for arm, told in tuned.items():
+        means = told["means"]
+        reached = [mean for mean in means if mean is not None]
+        edges = [option for option in told["at_the_edge"] if option in varied]
+        rows.append([arm, _point(told["point"]), ", ".join(edges) or "–",
+                     f"{sign * min(sign * mean for mean in reached):.4f}" if reached else "–", f"{len(reached)}/{len(means)}"])
+        scores = [score for mean in means if (score := results.cap if mean is None else mean) is not None]
+        if len(scores) < len(means):
+            silent.append(arm)
+        elif arm in results.arms:
+            best[arm] = effects.expected_best(scores, lower_is_better=not results.higher_is_better)
+    grid = "; ".join(f"{option}: {', '.join(map(str, values))}" for option, values in asked["grid"].items())
+    number = len(next(iter(tuned.values()))["means"])
+    shown: list[str | Table | Picture] = [
+        f"Every arm was tried at the same {number} points ({grid}) on seeds of their own"
+        f" ({', '.join(map(str, asked['seeds']))}); the runs that count have other seeds. What was best is used."]
+    if any(row[2] != "–" for row in rows):
+        shown.append("Where the best is at the edge of the grid, there may be a better one beyond it: widen the grid.")
+    shown.append(Table(("arm", "chosen", "at the edge", f"best mean {results.metric}", "trials that ended well"), rows))
+    if best:
+        shown += ["The best to be expected of so many trials in a random order (Dodge et al. 2019): where the lines cross, who"
+                  " is ahead depends on how long one tunes." + (" A trial that diverged counts at the unigram loss." if any(
+                      None in told["means"] for told in tuned.values()) else ""), Picture(figures.trials(results, best))]
+    if silent:
+        shown.append(f"Without a curve, as trials diverged and this metric has no value for that: {', '.join(silent)}.")
+    return Section("Tuning", shown)
+
+
+def _point(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{option}={value}" for option, value in point.items())
+
+
+def divergence(results: Results, compared: Comparison | None) -> Section | None:
+    """How runs ended that learned nothing; only where some did."""
+    p, rows = {effect.arm: effect.divergence_p for effect in compared.effects} if compared else {}, []
+    for arm in results.arms:
+        outcomes = [run.outcome(results.metric) for run in results.of(arm)]
+        ended = [outcome for outcome in outcomes if outcome.ended]
+        stuck = sum(outcome.stuck for outcome in ended)
+        diverged = sum(outcome.bad and not outcome.stuck for outcome in ended)
+        failed = Counter(outcome.status for outcome in outcomes)["failed"]
+        if stuck or diverged or failed or arm == results.baseline:
+            rows.append([arm, str(len(ended)), str(diverged), str(stuck), str(failed),
+                         "baseline" if arm == results.baseline else p_value(p.get(arm))])
+    if not any("".join(row[2:5]).strip("0") for row in rows):
+        return None
+    told = ("Diverged and stuck runs are outcomes, none is dropped; failed ones ended by an error and count nowhere. Arms that"
+            " are not here had none. p is of Fisher's exact test of the share that diverged or is stuck against the baseline's,"
+            " not corrected.")
+    return Section("Runs that learned nothing", [told, Table(
+        ("arm", "ended", "diverged", "stuck at the unigram loss", "failed", "p (exact)"), rows)])
+
+
+def positions(results: Results) -> Section | None:
+    """The loss at each position of a block: the mean over an arm's seeds, where all of them have it."""
+    found = {}
+    trained = (results.runs[0].config.get("loader") or {}).get("length")
+    for arm in results.arms:
+        each = [losses for run in results.of(arm) if (losses := run.by_position) is not None]
+        if each and len({len(losses) for losses in each}) == 1:
+            found[arm] = np.mean(each, axis=0)
+    if not found:
+        return None
+    longer = {arm: losses for arm, losses in found.items() if isinstance(trained, int) and len(losses) > trained}
+    rows = [[arm, *(f"{np.nanmean(part):.4f}" for part in (losses[:trained], losses[trained:]))]
+            for arm, losses in longer.items()]
+    table = [Table(("arm", f"mean loss within the {trained} trained on", "beyond"), rows)] if longer else []
+    return Section("At each position", [Picture(figures.positions(results, found, trained if longer else None)), *table])
+
+
+def _estimates(what: str, found: Sequence[Estimate]) -> Table:
+    return Table((what, "estimate", "95 % interval", "p (Holm)"),
+                 [[one.name, signed(one.value), _ends(one), p_value(one.p_holm)] for one in found])
+
+
+def _ends(found: Estimate | None) -> str:
+    return f"{signed(found.low)} … {signed(found.high)}" if found else "–"
+
+
+def _interval(effect: Effect) -> list[str]:
+    ends = [signed(end) for end in (effect.low, effect.high) if end is not None]
+    return ["–" if effect.difference is None else signed(effect.difference), " … ".join(ends) or "–"]
