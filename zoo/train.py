@@ -45,6 +45,7 @@ python -m zoo.components        what each choice is, its options and its paper
 python -m zoo.cost model=gpt2   what a model costs, without building it
 -m norm=layer,rms seed=0,1      one run for each combination
 resume=auto                     go on with an interrupted run of the same words
+changing=[trainer.max_steps]    and with other values of these
 hydra.run.dir=FOLDER            where the run goes, instead of runs/ and the time
 --cfg job                       print the configuration that your words give, and stop
 --hydra-help                    Hydra's own flags
@@ -206,7 +207,10 @@ def _unfinished(config: Config, runs: Path) -> Path | None:
 
 
 def _already_finished(config: Config, folder: Path) -> bool:
-    return storage.read_json(folder / "summary.json").get("status") == "finished" and config["resume"] == "auto"
+    """Whether there is nothing left to do; a run that is changed, if by name, has more to do."""
+    if config["resume"] != "auto" or storage.read_json(folder / "summary.json").get("status") != "finished":
+        return False
+    return not changed({**config, "changing": []}, folder)
 
 
 def _in_own_process(overrides: list[str], folder: Path) -> None:
