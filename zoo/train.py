@@ -217,10 +217,13 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
     """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
     start = [os.environ["ZOO_SCRIPT"]] if "ZOO_SCRIPT" in os.environ else ["-m", "zoo.train"]
     process = subprocess.Popen([sys.executable, *start, *overrides, f"hydra.run.dir='{folder.resolve()}'"])
+    before = {}
     with contextlib.suppress(ValueError):  # only a main thread may handle signals
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, lambda number, frame: process.send_signal(number))
+            before[number] = signal.signal(number, lambda number, frame: process.send_signal(number))
     code = process.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
     if code == INTERRUPTED:
         sys.exit(code)
     if code:
