@@ -14,6 +14,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.run", "zoo.screen", "zoo.dashboard"},
     {"zoo.callbacks", "zoo.vitals", "zoo.room"},
     {"zoo.lit"},
+    {"zoo.sharding"},
     {"zoo.hf"},
     {"zoo.storage"},
     {"zoo.diagnostics"},
