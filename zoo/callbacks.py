@@ -15,7 +15,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -179,6 +179,22 @@ class Interruption(lightning.Callback):
     def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
         if self.asked and trainer.world_size == 1:  # several go on to the next step, since not all evaluate as many batches
             raise Interrupted(signal.Signals(self.asked).name, agreed=True)
+
+
+class Last(ModelCheckpoint):
+    """Saves every so many steps, and where a step is evaluated, after that: a run killed while it evaluates does so again."""
+
+    def __init__(self, folder: Path, every: int, evaluated_every: int) -> None:
+        super().__init__(folder, "last", every_n_train_steps=every, save_top_k=1, enable_version_counter=False)
+        self.evaluated_every = evaluated_every
+
+    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
+        if trainer.global_step % self.evaluated_every:
+            super().on_train_batch_end(trainer, *rest)
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if trainer.state.fn == "fit":
+            super().on_train_batch_end(trainer, module, {}, None, 0)
 
 
 class Lines(lightning.Callback):

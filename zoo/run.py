@@ -28,7 +28,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
 from zoo import cost, lit, memory, models, objectives, registry, room, storage, vitals
-from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Lines, MetricsFile, Streams, Watch
+from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Last, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
@@ -221,9 +221,9 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     devices = [free_gpu()] if alone_on_a_gpu(settings) else settings["devices"]
     strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
     _quiet()
-    places: dict[str, Any] = {"dirpath": folder / "checkpoints", "enable_version_counter": False}
-    last = ModelCheckpoint(**places, filename="last", every_n_train_steps=settings["checkpoint_every"], save_top_k=1)
-    best = ModelCheckpoint(**places, filename="best", monitor="val/loss", save_top_k=1)
+    evaluated_every = min(settings["eval_every"], settings["max_steps"])
+    last = Last(folder / "checkpoints", settings["checkpoint_every"], evaluated_every)
+    best = ModelCheckpoint(folder / "checkpoints", "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
     callbacks = [*callbacks, best, last]
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
@@ -237,7 +237,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
             accelerator=settings["accelerator"], devices=devices, num_nodes=settings["nodes"],
             strategy=strategy, precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
             accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
-            val_check_interval=min(settings["eval_every"], settings["max_steps"]) * settings["accumulate"],
+            val_check_interval=evaluated_every * settings["accumulate"],
             check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
             callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
             enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
