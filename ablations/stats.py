@@ -274,6 +274,7 @@ class _Pair:
     here: Array
     there: Array
     capped: int
+    base_capped: int
     noise: float  # degrees times variance, of the differences and of both sides, where neither is capped
     spread: float
     noisy: bool = False  # beyond the other arms, by an F test
@@ -314,7 +315,7 @@ def _pair(table: Table, arm: str, baseline: str) -> _Pair:
     noise = (len(clean) - 1) * float((both[:, 0] - both[:, 1]).var(ddof=1)) if enough else 0.0
     spread = (len(clean) - 1) * float(both.var(axis=0, ddof=1).sum()) if enough else 0.0
     return _Pair(arm, np.array([here[seed] for seed in seeds]), np.array([there[seed] for seed in seeds]),
-                 len(table.bad[arm] & set(seeds)), noise, spread)
+                 len(table.bad[arm] & set(seeds)), len(table.bad[baseline] & set(seeds)), noise, spread)
 
 
 def _verdict(numbers: Mapping[str, float], n: int, below: bool, lower_is_better: bool, alpha: float) -> Verdict:
@@ -341,6 +342,9 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
         notes.append(f"{unpaired} of its seeds did not end in the baseline, and {'is' if unpaired == 1 else 'are'} left out")
     if n and pair.capped == n:
         notes.append("every run diverged: its value is the cap, and an interval would say nothing")
+        found |= {"low": None, "high": None, "sd": None}
+    elif n and pair.base_capped == n:
+        notes.append(f"every run of {baseline} diverged: its value is the cap, and an interval would say nothing")
         found |= {"low": None, "high": None, "sd": None}
     elif pair.capped:
         notes.append(f"{pair.capped} of {n} runs diverged, and count at the cap of {table.cap:.4g}")

@@ -249,6 +249,14 @@ def test_a_baseline_that_always_diverges_is_told_apart_from_its_like() -> None:
     assert (effect.verdict, effect.p, effect.difference) == ("inconclusive", None, None)
 
 
+def test_where_the_baseline_always_diverges_there_is_no_interval() -> None:
+    runs = [*(Outcome("base", seed, None, "diverged") for seed in range(5)), *outcomes([[1.0, 1.1, 1.3, 1.2, 1.1]])]
+    effect = compare([dataclasses.replace(run, arm="a") if run.status == "finished" else run for run in runs], "base",
+                     margin=0.3, cap=5)["a"]
+    assert (effect.verdict, effect.low, effect.high, effect.sd) == ("better", None, None, None)
+    assert any("every run of base diverged" in note for note in effect.notes)
+
+
 def test_missing_runs_are_counted_and_not_compared() -> None:
     runs = [*outcomes(example(6)), *(Outcome("d", seed, 1.0, status) for seed, status in enumerate(["failed", "running"]))]
     runs[6] = dataclasses.replace(runs[6], status="interrupted")
