@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ablations import stats
 from ablations.results import Results
 from ablations.stats import Comparison, Effect
@@ -13,8 +15,16 @@ NO_MARGIN = 1e-12  # stands for a margin that nobody stated: nothing is within i
 def compare(results: Results) -> Comparison:
     """The primary test of the protocol, at half its α for each earlier look at other seeds or arms in this folder."""
     looks = len(results.plan.get("looks", [])) if results.plan else 1
-    return stats.compare(results.outcomes(), results.baseline, margin=results.study.get("margin") or NO_MARGIN, cap=results.cap,
-                         lower_is_better=not results.higher_is_better, look=max(1, looks))
+    lost = sorted({outcome.arm for outcome in results.outcomes() if outcome.ended and outcome.bad})
+    if lost and results.cap is None:
+        raise ZooError(f"runs of {', '.join(lost)} diverged, and in {results.metric} no value is known that would count for"
+                       " them: compare by val/loss, where it is the unigram loss")
+    found = stats.compare(results.outcomes(), results.baseline, margin=results.study.get("margin") or NO_MARGIN,
+                          cap=results.cap, lower_is_better=not results.higher_is_better, look=max(1, looks))
+    if results.pending:  # a verdict now would be a look that the specification does not have
+        early = (replace(effect, verdict="exploratory", needed=None) for effect in found.effects)
+        found = replace(found, effects=tuple(early))
+    return found
 
 
 def unit(metric: str) -> str:
@@ -40,7 +50,9 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     if effect.verdict == "equivalent":
         return f"{arm} and {base} are equivalent: {measured}, within the margin of ±{compared.margin:g}; {seeds}.{lost}"
     if effect.verdict == "exploratory":
-        return f"{arm} against {base} is not judged: {measured}, but {seeds} are too few for a verdict.{lost}"
+        few = f"{seeds} {'are' if effect.n > 1 else 'is'} too few for a verdict"
+        why = few if effect.n < stats.FEWEST else f"not all runs have ended ({seeds} so far)"
+        return f"{arm} against {base} is not judged: {measured}, but {why}.{lost}"
     more = f" About {effect.needed} seeds would decide." if effect.needed else ""
     return f"{arm} against {base} is undecided: {measured}{tested}, {seeds}.{more}{lost}"
 
@@ -59,6 +71,12 @@ def remarks(results: Results, compared: Comparison | None) -> list[str]:
         told.append(f"The baseline is {', '.join(map(str, levels.values()))}.")
     if compared is None:
         return told
+    tuned = results.plan.get("tuned") or {} if results.plan else {}
+    if edges := [arm for arm, found in tuned.items() if found.get("at_the_edge")]:
+        told.append(f"{', '.join(edges)}: tuned to the edge of the grid, beyond which there may be better.")
+    if results.pending:
+        told.append(f"{results.pending} of {len(results.runs)} runs are still to end: no verdict before they have, as one that"
+                    " is looked for half way is found in noise.")
     if results.study.get("design") == "ladder":
         told.append("A rung has all the changes up to its own: its difference is that of all of them, not of the last.")
     if compared.margin == NO_MARGIN:

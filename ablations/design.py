@@ -38,6 +38,10 @@ def arms(study: Study) -> list[Arm]:
                  for name, levels in _designs(study.design, axes)]
     told = [(name, levels, merged(study.baseline, study.common, words)) for name, levels, words in named]
     kept = [arm for arm in told if not any(set(words) <= set(arm[2]) for words in study.constraints)]
+    words = {word for _, _, words in told for word in words}
+    for word in (word for rule in study.constraints for word in rule):
+        if word not in words:
+            raise ZooError(f"study {study.name}: constraints: no arm is told {word}{did_you_mean(word, sorted(words))}")
     if told and told[0] not in kept:
         raise ZooError(f"study {study.name}: the constraints rule out the baseline: {' '.join(told[0][2])}")
     if study.design == "fractional" and len(kept) < len(told):
@@ -134,6 +138,10 @@ def checked(study: Study, found: Sequence[Arm], extra: Sequence[str] = ()) -> li
             with naming(arm):
                 config = compose([*arm.words, *extra])
                 train.refuse_meaningless(config)
+            for group in ("data", "tokenizer"):
+                if config[group] != (configs or [config])[0][group]:
+                    raise ZooError(f"study {study.name}: arms {found[0].name} and {arm.name} differ in their {group}: their"
+                                   " losses are of different things, not to be compared")
             same = known.setdefault(repr(config), arm.name)
             if same != arm.name:
                 raise ZooError(f"study {study.name}: arms {same} and {arm.name} are the same run: leave one out")

@@ -52,6 +52,9 @@ def match(study: Study, arms: Sequence[Arm], configs: Sequence[Config]) -> tuple
         return list(arms), list(configs), costs
     unit = UNITS[study.match]
     options = study.match_by or (["trainer.max_steps"] if study.match == "tokens" else ["ffn.hidden"])
+    for option in options if study.match_by else ():
+        if not any(_has(config, option) for config in configs):
+            raise ZooError(f"study {study.name}: match_by: no arm has {option}")
     target = costs[0][unit]
     done: list[tuple[Arm, Config, dict[str, int]]] = []
     for arm, config, costing in zip(arms, configs, costs, strict=True):

@@ -62,7 +62,9 @@ def show(folder: Path) -> None:
     effects = {effect.arm: effect for effect in compared.effects} if compared else {}
     for arm in results.arms:
         runs, effect = results.of(arm), effects.get(arm)
-        values = [value for run in runs if (value := run.value(results.metric)) is not None and run.status == "finished"]
+        ended = [outcome for run in runs if (outcome := run.outcome(results.metric)).ended]
+        counted = [compared.cap if compared and outcome.bad else outcome.value for outcome in ended]  # none is dropped
+        values = [value for value in counted if value is not None]
         difference = conclusions.signed(effect.difference) if effect and effect.difference is not None else ""
         table.add_row(
             Text(arm), ", ".join(f"{number} {status}" for status, number in Counter(run.status for run in runs).items()),

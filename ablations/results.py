@@ -20,6 +20,7 @@ from zoo.data import yardsticks
 from zoo.registry import ZooError, did_you_mean
 from zoo.storage import read_json
 
+PENDING = ("missing", "waiting", "running", "interrupted")  # with which the study's line goes on; what failed has ended
 MUST_AGREE = {"data": "the data's fingerprint", "tokenizer": "the tokenizer", "over": "what their loss is over"}
 READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where yaml was built with it
 NOTED = {"git_sha": "version of the code", "versions": "packages", "host": "machine"}
@@ -138,9 +139,14 @@ class Results:
 
     @property
     def cap(self) -> float | None:
-        """What a diverged run counts as: the loss of the unigram model, the same for all, as the text is."""
+        """What a diverged run counts as: the loss of the unigram model, the same for all; in accuracy, none at all."""
         found = [run.unigram for run in self.runs if run.unigram is not None]
-        return max(found) if found and self.metric == "val/loss" else None
+        return 0.0 if self.higher_is_better else max(found) if found and self.metric == "val/loss" else None
+
+    @property
+    def pending(self) -> int:
+        """The planned runs that are still to end."""
+        return sum(run.status in PENDING for run in self.runs) if self.plan else 0
 
     def outcomes(self) -> list[Outcome]:
         return [run.outcome(self.metric) for run in self.runs]
@@ -149,7 +155,7 @@ class Results:
 def load(folder: Path) -> Results:
     """Read a study's folder, or a sweep's. Raises ZooError where there is no run, or none that has the metric."""
     plan = read_json(folder / "study.json")
-    if plan:
+    if plan or (folder / "study.json").exists():
         found = Results(folder, list(_planned(folder, plan)), plan)
     else:
         found = Results(folder, list(_swept(folder)))
@@ -165,6 +171,12 @@ def load(folder: Path) -> Results:
     return found
 
 
+def _summary(folder: Path) -> dict[str, Any]:
+    """A run's summary, or an empty one where it cannot be read, or was never of a run."""
+    summary = read_json(folder / "summary.json")
+    return summary if all(isinstance(summary.get(key) or {}, dict) for key in ("metrics", "data", "versions")) else {}
+
+
 def _planned(folder: Path, plan: Mapping[str, Any]) -> Iterator[Run]:
     try:
         arms, seeds = [str(arm["name"]) for arm in plan["arms"]], [int(seed) for seed in plan["study"]["seeds"]]
@@ -173,12 +185,12 @@ def _planned(folder: Path, plan: Mapping[str, Any]) -> Iterator[Run]:
     for arm in arms:
         for seed in seeds:
             place = folder / arm / f"seed_{seed}"
-            yield Run(arm, seed, place, read_json(place / "summary.json"))
+            yield Run(arm, seed, place, _summary(place))
 
 
 def _swept(folder: Path) -> Iterator[Run]:
     """A sweep's runs, each arm by the words that not all runs have in common."""
-    found = [(path.parent, read_json(path)) for path in folder.glob("*/summary.json")]
+    found = [(path.parent, _summary(path.parent)) for path in folder.glob("*/summary.json")]
     found.sort(key=lambda run: (len(run[0].name), run[0].name))
     told = [[str(word) for word in summary.get("overrides") or []] for _, summary in found]
     told = [[word for word in words if not word.startswith(("seed=", "hydra.", "resume="))] for words in told]
@@ -203,7 +215,7 @@ def _remarks(found: Results) -> list[str]:
         kinds = defaultdict(set)
         for run in ended:
             kind = {"data": (run.summary.get("data") or {}).get("fingerprint"),
-                    "tokenizer": (run.config.get("tokenizer") or {}).get("name"),
+                    "tokenizer": repr(run.config["tokenizer"]) if "tokenizer" in run.config else None,
                     "over": str(run.summary["over"] or "the whole text") if "over" in run.summary else None}[what]
             if kind is not None:
                 kinds[kind].add(run.arm)

@@ -145,14 +145,15 @@ def moderated(n: ArrayLike, variance: ArrayLike, pooled: ArrayLike = True, *, pr
     """Variances s^2 = (d0 s0^2 + d s^2) / (d0 + d) and their degrees d0 + d, over the last axis; s0^2 is pooled (Smyth 2004).
 
     d0 is the prior, but never more than the number of other arms that are pooled: a lone arm has nothing to lean on but its
-    own variance, and with d0 = 4 two arms of unequal variance would find a difference in noise in .066 of all studies.
+    own variance, and with d0 = 4 two arms of unequal variance would find a difference in noise in .066 of all studies. An arm
+    that is not `pooled`, as runs of it diverged, neither lends nor leans.
     """
     variance = np.asarray(variance, float)
     own, inside = np.broadcast_to(np.asarray(n, float) - 1, variance.shape), np.broadcast_to(pooled, variance.shape)
     weight = np.where(inside, own, 0.0)
     total = weight.sum(-1, keepdims=True)
     shared = (weight * variance).sum(-1, keepdims=True) / np.where(total > 0, total, 1.0)
-    borrowed = np.minimum(prior, inside.sum(-1, keepdims=True) - inside)
+    borrowed = np.where(inside, np.minimum(prior, inside.sum(-1, keepdims=True) - 1), 0)
     return (borrowed * shared + own * variance) / (borrowed + own), borrowed + own
 
 
@@ -233,7 +234,7 @@ def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha:
     if judged:
         n, difference, variance = (np.array([getattr(pair, name) for pair in judged], float)
                                    for name in ("n", "difference", "variance"))
-        measured = np.array([pair.capped < pair.n for pair in judged])  # a cap repeated has no variance to lend
+        measured = np.array([not pair.capped for pair in judged])  # a cap has no variance, and one beside losses another
         shrunk, df = moderated(n, variance, measured, prior=prior)
         se = np.sqrt(shrunk / n)
         reach = stats.t.isf(alpha / 2, df) * se
@@ -274,6 +275,7 @@ class _Pair:
     here: Array
     there: Array
     capped: int
+    base_capped: int
     noise: float  # degrees times variance, of the differences and of both sides, where neither is capped
     spread: float
     noisy: bool = False  # beyond the other arms, by an F test
@@ -314,7 +316,7 @@ def _pair(table: Table, arm: str, baseline: str) -> _Pair:
     noise = (len(clean) - 1) * float((both[:, 0] - both[:, 1]).var(ddof=1)) if enough else 0.0
     spread = (len(clean) - 1) * float(both.var(axis=0, ddof=1).sum()) if enough else 0.0
     return _Pair(arm, np.array([here[seed] for seed in seeds]), np.array([there[seed] for seed in seeds]),
-                 len(table.bad[arm] & set(seeds)), noise, spread)
+                 len(table.bad[arm] & set(seeds)), len(table.bad[baseline] & set(seeds)), noise, spread)
 
 
 def _verdict(numbers: Mapping[str, float], n: int, below: bool, lower_is_better: bool, alpha: float) -> Verdict:
@@ -341,6 +343,9 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
         notes.append(f"{unpaired} of its seeds did not end in the baseline, and {'is' if unpaired == 1 else 'are'} left out")
     if n and pair.capped == n:
         notes.append("every run diverged: its value is the cap, and an interval would say nothing")
+        found |= {"low": None, "high": None, "sd": None}
+    elif n and pair.base_capped == n:
+        notes.append(f"every run of {baseline} diverged: its value is the cap, and an interval would say nothing")
         found |= {"low": None, "high": None, "sd": None}
     elif pair.capped:
         notes.append(f"{pair.capped} of {n} runs diverged, and count at the cap of {table.cap:.4g}")

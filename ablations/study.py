@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -128,6 +129,13 @@ def parse(content: Mapping[str, Any]) -> Study:
     read["arms"] = {name: _words(told, f"arms.{name}") for name, told in _mapping(read, "arms").items()}
     read["constraints"] = [_words(told, "constraints") for told in _list(read, "constraints")]
     read["pairs"] = [_pair(told, read["factors"]) for told in _list(read, "pairs")]
+    twice = [name for pair in read["pairs"] for name in pair]
+    if len(set(twice)) < len(twice):
+        raise ZooError(f"study: pairs: a factor varies together with others once: {read['pairs']}")
+    unused = "factors" if read["design"] == "arms" else "arms"
+    if read[unused]:
+        raise ZooError(f"study: design={read['design']} makes nothing of {unused}: leave them out"
+                       + ", or say design: arms" * (unused == "arms"))
     read["match_by"] = [read["match_by"]] if isinstance(read.get("match_by"), str) else _list(read, "match_by")
     if "seeds" in read:
         read["seeds"] = seeds(read["seeds"], "seeds")
@@ -135,7 +143,7 @@ def parse(content: Mapping[str, Any]) -> Study:
         read["tune"] = _tune(_mapping(read, "tune"))
     for key in ("margin", "sd"):
         if key in read:
-            if isinstance(read[key], bool) or not isinstance(read[key], int | float) or not read[key] > 0:
+            if isinstance(read[key], bool) or not isinstance(read[key], int | float) or not 0 < read[key] < math.inf:
                 raise ZooError(f"study: {key} must be a number above 0, not {read[key]!r}")
             read[key] = float(read[key])
     for arm, verdict in _mapping(read, "expected").items():

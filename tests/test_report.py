@@ -21,7 +21,8 @@ def shown(folder: Path, summaries: list[dict[str, Any]], capsys: pytest.CaptureF
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("odd", [{}, {"metrics": None}, {"metrics": {"val/loss": None}}, {"overrides": None}, {"status": [1]}])
+@pytest.mark.parametrize("odd", [{}, {"metrics": None}, {"metrics": {"val/loss": None}}, {"overrides": None}, {"status": [1]},
+                                 {"metrics": [1]}, {"data": "x"}, {"versions": 3}])
 def test_a_summary_that_lacks_something_hides_no_other(odd: dict[str, Any], tmp_path: Path,
                                                        capsys: pytest.CaptureFixture[str]) -> None:
     whole = {"status": "finished", "overrides": ["norm=rms", "seed=0"], "metrics": METRICS, "parameters": 7}

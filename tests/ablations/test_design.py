@@ -18,7 +18,8 @@ TWO = {"norm": NORMS, "depth": ["arch.layers=1", {"name": "deep", "arch.layers":
 
 
 def parsed(**content: Any) -> studies.Study:
-    return studies.parse({"name": "own", "factors": FACTORS, "match": "none"} | content)
+    factors = {} if content.get("design") == "arms" else {"factors": FACTORS}
+    return studies.parse({"name": "own", "match": "none"} | factors | content)
 
 
 def arms(**content: Any) -> list[design.Arm]:
@@ -109,6 +110,11 @@ HASH = "dcfab96b6da866cb"  # pinned: a study that ran last year is still known
     ({"margin": -1}, "margin must be a number above 0"),
     ({"pairs": [["norm", "pso"]]}, "no factor 'pso': did you mean 'pos'?"),
     ({"pairs": [["norm", "ffn"]]}, "norm has 2, ffn has 3 choices"),
+    ({"pairs": [["norm", "pos"], ["pos", "norm"]]}, "together with others once"),
+    ({"arms": {"a": "norm=layer"}}, "makes nothing of arms: leave them out, or say design: arms"),
+    ({"design": "arms", "factors": TWO}, "makes nothing of factors"),
+    ({"margin": float("inf")}, "margin must be a number above 0"),
+    ({"constraints": [["norm=rsm"]]}, "no arm is told norm=rsm: did you mean 'norm=rms'?"),
     ({"tune": {"grids": {}}}, "tune has no 'grids': did you mean 'grid'?"),
     ({"tune": {"grid": {}}}, "tune.grid must name options"),
     ({"expected": {"ffn=gelu": "good"}}, "no such verdict 'good'"),
@@ -130,6 +136,8 @@ def test_a_study_that_cannot_be_is_refused_in_a_sentence(told: dict[str, Any], s
     ({"factors": {"norm": ["norm=layer", "arch.heads=3"]}}, "arm arch.heads=3: "),
     ({"factors": {"norm": ["norm=layer", "norm=rms"], "eps": ["", "norm.eps=1e-5"]}},
      "arms baseline and norm.eps=1e-5 are the same run"),
+    ({"factors": {"tokenizer": ["tokenizer=byte", "tokenizer=bpe"]}}, "differ in their tokenizer"),
+    ({"factors": {"data": ["data.val_fraction=0.02", "data.val_fraction=0.1"]}}, "differ in their data"),
 ])
 def test_an_arm_that_cannot_run_is_refused_by_its_name(told: dict[str, Any], said: str) -> None:
     told_study = parsed(**told)

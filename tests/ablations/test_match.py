@@ -65,7 +65,8 @@ def test_a_width_is_a_multiple_of_what_it_must_be() -> None:
     ({"factors": {"ffn": ["ffn=relu", "ffn=swiglo"]}}, "no such ffn"),
     ({"factors": {"depth": ["arch.layers=2", "arch.layers=9"]}}, "arm arch.layers=9: "),
     ({"factors": {"ffn": ["ffn.hidden=64", "ffn.hidden=128"]}}, "its ffn.hidden is given"),
-    ({"factors": {"depth": ["arch.layers=2", "arch.layers=3"]}, "match_by": "ffn.wide"}, "has no ffn.wide to match by"),
+    ({"factors": {"depth": ["arch.layers=2", "arch.layers=3"]}, "match_by": "ffn.wide"}, "no arm has ffn.wide"),
+    ({"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "match_by": "ffn.hiden"}, "match_by: no arm has ffn.hiden"),
     ({"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "tune": {"grid": {"optim.rate": [1]}}}, "tune.grid: no option optim.rate"),
     ({"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "tune": {"grid": {"optim.lr": [1]}, "seeds": [0]}}, "must not be among"),
 ])

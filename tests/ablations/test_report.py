@@ -164,6 +164,31 @@ def test_few_seeds_name_no_winner(tmp_path: Path) -> None:
     assert "3 seeds are too few for a verdict" in (folder / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("status", ["running", "interrupted", "missing"])
+def test_half_way_there_is_no_verdict(status: str, tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"far": 1.0})
+    place = folder / "far" / "seed_5"
+    shutil.rmtree(place)
+    if status != "missing":
+        run(place, "far", 5, None, status)
+    _, _, told = report.write(folder)
+    assert verdicts(folder) == {"far": "exploratory"}
+    assert any("1 of 12 runs are still to end" in line for line in told)
+    assert "not all runs have ended (5 seeds so far)" in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_an_accuracy_counts_a_diverged_run_as_none(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.0}, metric="val/accuracy")
+    for arm, seed in itertools.product(("base", "a"), range(SEEDS)):
+        shutil.rmtree(folder / arm / f"seed_{seed}")
+        bad = (arm, seed) == ("a", 0)
+        run(folder / arm / f"seed_{seed}", arm, seed, 2.0, "diverged" if bad else "finished",
+            metrics={} if bad else {"val/accuracy": 0.5 + 0.01 * seed})
+    compared, _ = conclusions.judged(results.load(folder))
+    assert compared is not None
+    assert compared["a"].difference == pytest.approx(-0.5 / SEEDS)
+
+
 def test_a_second_look_is_tested_harder_and_told(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     content = json.loads((folder / "study.json").read_text())
@@ -193,6 +218,15 @@ def test_runs_of_different_data_are_not_compared(more: dict[str, Any], said: str
         report.write(folder)
 
 
+def test_another_vocabulary_is_another_tokenizer(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": 0.1})
+    for arm, vocab in (("base", 300), ("a", 4096)):
+        for seed in range(SEEDS):
+            (folder / arm / f"seed_{seed}" / "config.yaml").write_text(f"tokenizer: {{name: bpe, vocab: {vocab}}}")
+    with pytest.raises(ZooError, match="the runs differ in the tokenizer"):
+        report.write(folder)
+
+
 def test_other_code_is_noted(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     shutil.rmtree(folder / "a" / "seed_0")
@@ -215,9 +249,10 @@ def test_arms_with_the_same_numbers_get_no_verdict_from_nothing(tmp_path: Path) 
 
 def test_a_damaged_plan_is_told(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
-    (folder / "study.json").write_text('{"study": {}}', encoding="utf-8")
-    with pytest.raises(ZooError, match="is damaged"):
-        report.write(folder)
+    for content in ('{"study": {}}', '{"study": {"na'):
+        (folder / "study.json").write_text(content, encoding="utf-8")
+        with pytest.raises(ZooError, match="is damaged"):
+            report.write(folder)
 
 
 def test_an_arm_of_which_nothing_ended_is_no_number(tmp_path: Path) -> None:

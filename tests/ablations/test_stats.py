@@ -111,6 +111,17 @@ def test_an_example_by_hand() -> None:
     assert (a.verdict, found["b"].verdict) == ("worse", "inconclusive")
 
 
+def test_an_arm_with_a_diverged_run_leaves_the_intervals_of_the_others_as_they_are() -> None:
+    runs = outcomes(example(8))
+    lost = [Outcome("d", seed, 2.0 + seed / 7) for seed in range(7)] + [Outcome("d", 7, None, "diverged")]
+    before, after = compare(runs, "base", margin=1.0, cap=20.0), compare([*runs, *lost], "base", margin=1.0, cap=20.0)
+    for arm in before:
+        assert (after[arm].low, after[arm].high) == (before[arm].low, before[arm].high)
+    there = np.array([run.value for run in runs if run.arm == "base"])
+    differences = np.append(2.0 + np.arange(7) / 7, 20.0) - there
+    assert after["d"].p == pytest.approx(scipy_stats.ttest_1samp(differences, 0).pvalue), "alone, it is a paired t"
+
+
 def test_five_arms_lend_the_whole_prior_and_a_lone_arm_nothing() -> None:
     variances = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     shrunk, df = stats.moderated(5, variances)
@@ -247,6 +258,14 @@ def test_a_baseline_that_always_diverges_is_told_apart_from_its_like() -> None:
     runs = [Outcome(arm, seed, None, "diverged") for arm in ("base", "a") for seed in range(5)]
     effect = compare(runs, "base", margin=0.3, cap=5)["a"]
     assert (effect.verdict, effect.p, effect.difference) == ("inconclusive", None, None)
+
+
+def test_where_the_baseline_always_diverges_there_is_no_interval() -> None:
+    runs = [*(Outcome("base", seed, None, "diverged") for seed in range(5)), *outcomes([[1.0, 1.1, 1.3, 1.2, 1.1]])]
+    effect = compare([dataclasses.replace(run, arm="a") if run.status == "finished" else run for run in runs], "base",
+                     margin=0.3, cap=5)["a"]
+    assert (effect.verdict, effect.low, effect.high, effect.sd) == ("better", None, None, None)
+    assert any("every run of base diverged" in note for note in effect.notes)
 
 
 def test_missing_runs_are_counted_and_not_compared() -> None:
