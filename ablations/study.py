@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from zoo.config import CONF, FREE
+from zoo.objectives import MEASURED
 from zoo.registry import ZooError, did_you_mean
 
 DESIGNS = ("one_at_a_time", "leave_one_out", "ladder", "factorial", "fractional", "arms")
@@ -121,6 +122,9 @@ def parse(content: Mapping[str, Any]) -> Study:
         read[key] = str(read.get(key, getattr(Study, key))).lower()  # YAML's null and none
         if read[key] not in known:
             raise ZooError(f"study: {key}={read[key]}: no such {key}{did_you_mean(read[key], known)}")
+    metric = read.get("metric", Study.metric)
+    if metric not in MEASURED and not metric.startswith("train/"):
+        raise ZooError(f"study: metric={metric}: no run measures it{did_you_mean(metric, MEASURED)}")
     if "match" in content and content["match"] is None:
         read["match"] = "none"
     for key in ("baseline", "common"):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric
 
-from zoo import decoding, optim, sharding
+from zoo import decoding, objectives, optim, sharding
 from zoo.context import Trace
 from zoo.evaluation import Spread
 from zoo.registry import ZooError, build
@@ -108,12 +108,8 @@ class Learner(lightning.LightningModule):
             for spread in (self.spread.by_document, self.spread.by_position):
                 spread.copy_(self.trainer.strategy.reduce(spread.to(self.device), reduce_op="sum"))
         loss = nats / tokens
-        measured = {
-            "val/loss": loss,
-            "val/perplexity": math.exp(min(loss, 700)),
-            "val/bits_per_byte": nats / math.log(2) / max(size, 1),
-            "val/accuracy": right / tokens,
-        }
+        found = (loss, math.exp(min(loss, 700)), nats / math.log(2) / max(size, 1), right / tokens)
+        measured = dict(zip(objectives.MEASURED, found, strict=True))
         exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in measured.items()}
         self.log_dict(exact, logger=False, rank_zero_only=True)  # for checkpoints/best.ckpt
         for logger in self.trainer.loggers:

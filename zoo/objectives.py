@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE = -100  # a place with no label
+MEASURED = ("val/loss", "val/perplexity", "val/bits_per_byte", "val/accuracy")  # by an evaluation
 GIVEN = ("tokens", "decoder_tokens", "padding_mask", "positions", "documents", "places")  # of a batch, to the model
 
 

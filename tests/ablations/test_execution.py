@@ -140,7 +140,9 @@ def test_any_launcher_runs_a_study(launcher: list[str], study: Study) -> None:
 
 
 def test_a_metric_that_no_run_has_is_told(study: Study, ablate: Ablate) -> None:
-    assert "no run measures val/los: did you mean 'val/loss'" in ablate(study(seeds=1, metric="val/los"))
+    assert "metric=val/los: no run measures it: did you mean 'val/loss'" in ablate(study(seeds=1, metric="val/los"))
+    assert not Path("studies").exists(), "before the first run"
+    assert "no run measures train/los: did you mean 'train/loss'" in ablate(study(seeds=1, metric="train/los"))
 
 
 def test_tuning_comes_first_and_is_judged_on_other_seeds(study: Study, ablate: Ablate) -> None:
