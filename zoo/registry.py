@@ -158,7 +158,7 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, float) and not math.isfinite(value):
             raise ZooError(f"{group}.{option!s}={value} must be a finite number")
         if isinstance(value, int) and abs(value) >= TOO_LARGE:
-            raise ZooError(f"{group}.{option!s}={value:.3g} is more than any model has: at most {TOO_LARGE - 1:,}")
+            raise ZooError(f"{group}.{option!s} is more than any model has: at most {TOO_LARGE - 1:,}")
     return {str(key): value for key, value in plain.items()}
 
 
