@@ -17,9 +17,8 @@ from typing import Any
 
 import yaml
 
-from zoo.config import CONF
+from zoo.config import CONF, FREE
 from zoo.registry import ZooError, did_you_mean
-from zoo.train import FREE
 
 DESIGNS = ("one_at_a_time", "leave_one_out", "ladder", "factorial", "fractional", "arms")
 BUDGETS = ("params", "active", "flops", "tokens", "seconds", "none")

@@ -13,6 +13,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.train", "zoo.generate", "zoo.components.__main__"},
     {"zoo.run", "zoo.screen", "zoo.dashboard", "zoo.callbacks"},
     {"zoo.lit"},
+    {"zoo.sharding"},
     {"zoo.hf"},
     {"zoo.storage"},
     {"zoo.diagnostics"},

@@ -18,20 +18,28 @@ import torch
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.registry import ZooError
-from zoo.storage import write_atomically
+from zoo.storage import dumps, write_atomically
 from zoo.streams import derive
 
 
 class Diverged(ZooError):
-    """The loss is no longer a number."""
+    """The loss is no longer a number, which all processes are told at the same step."""
+
+    agreed = True
 
 
 class Interrupted(BaseException):
-    """Asked to stop by Ctrl-C or SIGTERM; like KeyboardInterrupt, no handler of errors should catch it."""
+    """Asked to stop by a signal; like KeyboardInterrupt, no handler of errors should catch it.
+
+    `agreed` is whether all processes that train together stop now, or this one alone.
+    """
+
+    def __init__(self, by: str, agreed: bool = False) -> None:
+        super().__init__(by)
+        self.agreed = agreed
 
 
 class Streams(lightning.Callback):
@@ -103,45 +111,71 @@ class Watch(lightning.Callback):
         if trainer.training or trainer.state.fn == "fit":
             self.started += time.perf_counter() - self.paused
 
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["shown"] = trainer.strategy.reduce(module.shown.clone(), reduce_op="sum").cpu()
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        if trainer.is_global_zero:  # it is that of all ranks
+            module.shown = checkpoint["shown"].to(module.device)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "training_seconds": self.training_seconds}
+        return {"tokens": self.tokens, "training_seconds": self.training_seconds, "row": self.row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tokens, self.training_seconds = state["tokens"], state["training_seconds"]
+        self.tokens, self.training_seconds, self.row = state["tokens"], state["training_seconds"], state["row"]
 
 
 class Interruption(lightning.Callback):
-    """On Ctrl-C or SIGTERM, finishes the step, writes the last checkpoint and stops; on a second one, stops at once."""
+    """On Ctrl-C, SIGTERM or SIGUSR1, finishes the step, writes the last checkpoint and stops; on a second one, stops at once.
+
+    It is enough that one of the processes that train together is told: after each step they ask each other.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint, self.asked = checkpoint, 0
 
     def __enter__(self) -> Interruption:
-        self.before: dict[int, Any] = {}
-        with contextlib.suppress(ValueError):  # only a main thread may handle signals
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._ask)
+        self.before: dict[int, Any] = {number: signal.getsignal(number) for number in self.SIGNALS}
+        self._listen()
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-        if isinstance(error, SIGTERMException):  # Lightning's own, where the signal came after the hook below
-            raise Interrupted(signal.SIGTERM.name) from None
+    def __exit__(self, *_: Any) -> None:
+        self._set(self.before)
+
+    def _listen(self) -> None:
+        self._set(dict.fromkeys(self.SIGNALS, self._ask))
+
+    def _set(self, handlers: dict[int, Any]) -> None:
+        with contextlib.suppress(ValueError):  # only a main thread may handle signals
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked:
             raise Interrupted(signal.Signals(number).name)
         self.asked = number
 
-    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-        if self.asked and not trainer.fit_loop._should_accumulate():
-            trainer.save_checkpoint(self.checkpoint)
-            raise Interrupted(signal.Signals(self.asked).name)
+    def on_train_start(self, *_: Any) -> None:
+        self._listen()  # again: Lightning's own handler waits for the other processes, which may not have been told
 
-    def on_validation_batch_end(self, *_: Any) -> None:
-        if self.asked:
-            raise Interrupted(signal.Signals(self.asked).name)
+    def on_validation_start(self, *_: Any) -> None:
+        self._listen()
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        if trainer.fit_loop._should_accumulate():
+            return
+        asked = self.asked
+        if trainer.world_size > 1:  # Lightning, too, waits for the others at every step
+            asked = int(trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max"))
+        if asked:
+            trainer.save_checkpoint(self.checkpoint)
+            raise Interrupted(signal.Signals(asked).name, agreed=True)
+
+    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
+        if self.asked and trainer.world_size == 1:  # several go on to the next step, since not all evaluate as many batches
+            raise Interrupted(signal.Signals(self.asked).name, agreed=True)
 
 
 class Lines(lightning.Callback):
@@ -233,6 +267,4 @@ class AtomicCheckpoints(TorchCheckpointIO):
     """Writes beside the checkpoint and renames, so that a full disk or a kill leaves the one before whole."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
-        write_atomically(Path(path), buffer.getbuffer())
+        write_atomically(Path(path), dumps(checkpoint))

@@ -27,6 +27,7 @@ from zoo.registry import ZooError, did_you_mean, first_line
 _HERE = Path(__file__).resolve().parent
 CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
 Config = dict[str, Any]
+FREE = ("resume", "changing", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
 MOST_RUNS = 10_000  # of one word of a sweep
 
 
@@ -111,7 +112,7 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
         config: Any = OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ZooError(_in_plain_words(error)) from error
-    known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume"]
+    known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume", "changing"]
     for key in dict.fromkeys([*known, *map(str, config)]):
         if key not in config:
             raise ZooError(f"a run needs a {key}: give {key}=...")
@@ -204,6 +205,12 @@ def different(config: Config, other: Config, prefix: str = "") -> list[str]:
     return keys
 
 
+def changed(config: Config, before: Config) -> list[str]:
+    """The keys in which a configuration differs from that of the run that it would go on with, where it must not."""
+    free = (*FREE, *config["changing"])
+    return [key for key in different(config, before) if not any(f"{key}.".startswith(f"{name}.") for name in free)]
+
+
 def _parsed(words: Sequence[str]) -> list[Override]:
     parser, parsed = OverridesParser.create(), []
     for word in words:
@@ -220,7 +227,7 @@ def spelled(words: Sequence[str]) -> list[str]:
     """The words as Hydra must be told them: a mapping may have options that the one in its place has not."""
     found = []
     for word, parsed in zip(words, _parsed(words), strict=True):
-        mapping = isinstance(parsed._value, dict) and not parsed.is_add() and not parsed.is_delete()
+        mapping = isinstance(parsed._value, dict) and not word.startswith(("+", "~"))
         found.append(f"++{word}" if mapping and parsed.key_or_group.split(".")[0] in _chosen() else word)
     return found
 
@@ -228,7 +235,7 @@ def spelled(words: Sequence[str]) -> list[str]:
 def _check_words(words: Sequence[str]) -> None:
     """Say which word is unknown, and what it was probably meant to be, better than composing can."""
     known = menu()
-    keys = [*known, "seed", "resume"]
+    keys = [*known, "seed", "resume", "changing"]
     extended = any(word.startswith(("hydra.searchpath", "+hydra.searchpath")) for word in words)
     for word in _parsed(words):
         key, head = word.key_or_group, word.key_or_group.split(".")[0].split("@")[0]

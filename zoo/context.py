@@ -77,15 +77,16 @@ def unchanged(x: Tensor) -> Tensor:
     return x
 
 
-@dataclass
 class Trace:
     """What a forward pass leaves for the training step.
 
     losses are auxiliary ones, each summed over its tokens · loads say how many tokens each expert of a router was given.
+    It is no dataclass, since FSDP2 hands a block copies of those that hold tensors, and what is written there would be lost.
     """
 
-    losses: list[Tensor] = field(default_factory=list)
-    loads: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.loads: list[tuple[nn.Module, Tensor]] = []
 
 
 @dataclass

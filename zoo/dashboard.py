@@ -21,7 +21,8 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
     """A logger whose run has the component names and cost figures at the top of its configuration."""
     settings = config["logger"]
     flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
-    label = ",".join(word for word in summary["overrides"] if not word.startswith(("hydra.", "logger", "trainer.", "resume")))
+    unsaid = ("hydra.", "logger", "trainer.", "resume", "changing")
+    label = ",".join(word for word in summary["overrides"] if not word.startswith(unsaid))
     summary["wandb"] = mode(settings["mode"])
     if "WANDB_SWEEP_ID" in os.environ:  # W&B takes its agent's name for the run, as it must when it is resumed
         summary["id"] = os.environ.get("WANDB_RUN_ID", summary["id"])

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zoo.attention import MultiHead
 from zoo.components.pos import Position
@@ -114,8 +115,9 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
         words = path.split(".") if path else []
         within = [model.get_submodule(".".join(words[:depth])) for depth in range(len(words) + 1)] if matrices else []
         for name, matrix in matrices.items():
-            for part, piece in _parts(module, name, matrix):
-                piece.copy_(_normal(piece.shape, policy.std(part, piece.shape, within), derive(seed, "init", part)))
+            drawn = [_normal(shape, policy.std(part, shape, within), derive(seed, "init", part))
+                     for part, shape in _parts(module, name, matrix)]
+            _fill(matrix, torch.cat(drawn) if len(drawn) > 1 else drawn[0])
 
 
 def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
@@ -128,15 +130,22 @@ def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
             return
 
 
-def _parts(module: nn.Module, name: str, matrix: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _parts(module: nn.Module, name: str, matrix: Tensor) -> Iterator[tuple[str, torch.Size]]:
     """A matrix by its name; where several projections share it (a module with `rows`), each by its own, beside the module."""
     rows: Any = getattr(module, "rows", None)
     if rows is None:
-        yield name, matrix
+        yield name, matrix.shape
         return
     *path, _, kind = name.split(".")
-    for part, piece in zip(rows, matrix.split(list(rows.values())), strict=True):
-        yield ".".join([*path, part, kind]), piece
+    for part, count in rows.items():
+        yield ".".join([*path, part, kind]), torch.Size([count, *matrix.shape[1:]])
+
+
+def _fill(matrix: Tensor, values: Tensor) -> None:
+    """Set a matrix, or of one in shards those of its rows that are here."""
+    if isinstance(matrix, DTensor):
+        values = distribute_tensor(values.to(matrix.device), matrix.device_mesh, matrix.placements, src_data_rank=None)
+    matrix.copy_(values)
 
 
 def _normal(shape: torch.Size, std: float, seed: int) -> Tensor:

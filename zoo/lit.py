@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric
 
-from zoo import decoding, optim
+from zoo import decoding, optim, sharding
 from zoo.context import Trace
 from zoo.evaluation import Spread
 from zoo.registry import ZooError, build
@@ -37,11 +37,17 @@ class Learner(lightning.LightningModule):
         self.byte_lengths = F.pad(torch.as_tensor(tokenizer.byte_lengths()), (0, self.objective.extra))
         self.sums: Any = torch.nn.ModuleDict({name: SumMetric().set_dtype(torch.double) for name in SUMS})
         self.spread: Spread | None = None  # of the last evaluation, where the loss is over a whole text
+        self.shown = torch.zeros(2)  # loss and tokens since the last row of metrics
+
+    def configure_model(self) -> None:
+        """Where the strategy cuts the model into shards, it has been made without content, and gets it now."""
+        if isinstance(self.trainer.strategy, sharding.Sharded) and next(self.model.parameters()).is_meta:
+            sharding.shard(self.model, self.trainer.strategy, self.config["seed"])
 
     def on_fit_start(self) -> None:
         # not buffers: DDP would overwrite them with those of the first rank
         self.window_tokens = torch.zeros((), device=self.device)
-        self.shown = torch.zeros(2, device=self.device)  # loss and tokens since the last row of metrics
+        self.shown = self.shown.to(self.device)
         self.loads: dict[Any, Tensor] = {}  # of the routers that balance without a loss, in this step
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
@@ -59,7 +65,7 @@ class Learner(lightning.LightningModule):
         tokens = self.window_tokens if world == 1 else self.trainer.strategy.reduce(self.window_tokens.clone(), reduce_op="sum")
         scale = self._nominal_tokens() * self.trainer.accumulate_grad_batches * world / tokens.clamp(min=1)
         if scale.is_cuda or scale != 1:  # asking a GPU would wait for it
-            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
+            torch._foreach_mul_([sharding.local(p.grad) for p in self.model.parameters() if p.grad is not None], scale)
         self.window_tokens.zero_()
         self._rebalance()
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import functools
 import importlib.metadata
 import logging
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 import warnings
@@ -32,8 +35,10 @@ from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
 from zoo.registry import ZooError, first_line
+from zoo.sharding import Sharded
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
+_locks: list[Any] = []  # that this process holds until its end
 
 
 def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
@@ -52,7 +57,10 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
 
     def tell(**news: Any) -> None:
         summary.update(news)
-        if main:
+        failed = news.get("status") == "failed"
+        if failed and storage.read_json(folder / "summary.json").get("status") == "failed":
+            return  # another process has said why
+        if main or failed:
             storage.write_json(folder / "summary.json", summary)
 
     with _alone_in(folder, main), _telling_how_it_ends(tell), _finishing_wandb():
@@ -89,7 +97,7 @@ def _telling_how_it_ends(tell: Any) -> Iterator[None]:
         raise
     except (Interrupted, KeyboardInterrupt) as error:
         tell(status="interrupted", error=f"stopped by {error or 'Ctrl-C'}")
-        raise Interrupted(str(error)) from None
+        raise error if isinstance(error, Interrupted) else Interrupted("Ctrl-C") from None
     except OSError as error:
         with contextlib.suppress(OSError):  # the disk may be full; what was written before stays
             tell(status="failed", error=f"{type(error).__name__}: {error}")
@@ -130,7 +138,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
     if not len(corpus.splits["val"].ids):
         raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
-    model = models.build(config, seed=config["seed"])
+    sharded = settings["strategy"] == "fsdp"  # then every process makes its own part, in zoo.lit
+    model = models.build(config, seed=config["seed"], device="meta" if sharded else "cpu")
     objectives.check(config, model)
     by_part, about = cost.parameters(model), dict(corpus.summary)
     tell(yardsticks=about.pop("yardsticks"), data=about, parameters=sum(by_part.values()), parameters_by_part=by_part,
@@ -143,9 +152,10 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     tell(over=module.objective.over)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
-                eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare)
+                eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare,
+                changing="data" in config["changing"])
     last = folder / "checkpoints" / "last.ckpt"
-    resume_step = _check_resumable(last, model)
+    resume_step = _check_resumable(last, model, config, data)
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
     with Interruption(last) as interruption:
@@ -157,6 +167,10 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             evaluated = trainer.global_step % min(settings["eval_every"], settings["max_steps"]) == 0  # as in _trainer
             if not evaluated or "val/loss" not in trainer.callback_metrics:
                 trainer.validate(module, datamodule=data, verbose=False)
+        except BaseException as error:
+            if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
+                trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
+            raise
         finally:  # so far it came, however it ends
             summary.update(
                 steps=trainer.global_step, tokens=trainer.global_step * loader["batch_size"] * loader["length"],
@@ -166,29 +180,39 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if module.spread is not None and trainer.is_global_zero:
         storage.write_atomically(folder / "evaluation.npz", module.spread.dumps())
     tell(metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
-    if settings["sample"] and trainer.is_global_zero:
+    if settings["sample"] and (sharded or trainer.is_global_zero):  # in shards, all of them are needed for it
         tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")
 
 
-def _check_resumable(last: Path, model: torch.nn.Module) -> int:
+def _check_resumable(last: Path, model: torch.nn.Module, config: Config, data: Data) -> int:
     """The step of the checkpoint to go on from, 0 where there is none; a checkpoint that does not fit is refused here."""
     if not last.exists():
         return 0
     try:
-        checkpoint = storage.read_checkpoint(last)
+        checkpoint = storage.read_checkpoint(last, whole=False)
     except ZooError as error:
         best = ", copy best.ckpt over it" if last.with_name("best.ckpt").exists() else ""
         raise ZooError(f"{error}: delete it to start anew{best}, or choose another hydra.run.dir") from error
     storage.check_fit(model, storage.weights(checkpoint), str(last))
+    different = configuration.changed(config, checkpoint["zoo"]["config"])
+    if different:
+        raise ZooError(f"{last} is of another configuration (different: {', '.join(different)}): choose another hydra.run.dir,"
+                       f" or go on with what you change by naming it: changing=[{','.join(different)}]")
+    if checkpoint["Data"] != data.state_dict() and "data" not in config["changing"]:
+        raise ZooError(f"{last} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]}, now"
+                       f" {data.fingerprint[:12]}): bring them back, choose another hydra.run.dir, or go on with these by"
+                       " changing=[data]")
     return int(checkpoint["global_step"])
 
 
 def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any],
              resume_step: int) -> lightning.Trainer:
     settings = config["trainer"]
+    devices = [free_gpu()] if alone_on_a_gpu(settings) else settings["devices"]
+    strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
     _quiet()
     places: dict[str, Any] = {"dirpath": folder / "checkpoints", "enable_version_counter": False}
     last = ModelCheckpoint(**places, filename="last", every_n_train_steps=settings["checkpoint_every"], save_top_k=1)
@@ -203,8 +227,8 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
         loggers.append(wandb_logger(config, folder, summary))
     try:
         return lightning.Trainer(
-            accelerator=settings["accelerator"], devices=settings["devices"], num_nodes=settings["nodes"],
-            strategy=settings["strategy"], precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
+            accelerator=settings["accelerator"], devices=devices, num_nodes=settings["nodes"],
+            strategy=strategy, precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
             accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
             val_check_interval=min(settings["eval_every"], settings["max_steps"]) * settings["accumulate"],
             check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
@@ -213,6 +237,28 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
         )
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
         raise ZooError(f"trainer: {first_line(error)}") from error
+
+
+def alone_on_a_gpu(settings: dict[str, Any]) -> bool:
+    """Whether a run takes one of several GPUs, so that it matters which."""
+    one = settings["devices"] == settings["nodes"] == 1 and settings["accelerator"] != "cpu"
+    return one and torch.cuda.device_count() > 1
+
+
+@functools.cache
+def free_gpu() -> int:
+    """The first GPU that no other process of this machine has taken so; where all are taken, one of them.
+
+    It is taken by a lock that ends with the process, so that the jobs of a sweep spread whatever launches them.
+    """
+    shown = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    for index in range(torch.cuda.device_count()):
+        lock = (Path(tempfile.gettempdir()) / f"zoo-gpu-{os.getuid()}-{shown[index] if shown else index}").open("w")
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _locks.append(lock)
+            return index
+    return os.getpid() % torch.cuda.device_count()
 
 
 def _peak_memory() -> int:
@@ -244,5 +290,7 @@ def _hardware() -> dict[str, Any]:
 def _quiet() -> None:
     """Lightning's remarks on what is meant to be as it is."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for remark in (".*does not have many workers.*", ".*Checkpoint directory .* exists.*", ".*treespec.*", ".*isinstance.*"):
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for remark in (".*does not have many workers.*", ".*sync_dist=True.*", ".*find_unused_parameters.*",
+                   ".*Checkpoint directory .* exists.*", ".*treespec.*", ".*isinstance.*"):
         warnings.filterwarnings("ignore", remark)

@@ -38,7 +38,7 @@ class Trainer:
     accelerator: Accelerator = Accelerator.auto
     devices: int = 1
     nodes: int = 1
-    strategy: str = "auto"  # auto, ddp
+    strategy: str = "auto"  # auto, ddp (each process has the whole model), fsdp (each has a part of it)
     precision: Precision = Precision["32-true"]
     compile: bool = False  # torch.compile
     gradient_checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
@@ -85,6 +85,11 @@ def check(config: Mapping[str, Any]) -> None:
         raise ZooError(f"logger.mode must be auto, online, offline or disabled, not {logger['mode']!r}")
     if config["resume"] not in ("never", "auto"):
         raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
+    if trainer["strategy"] == "fsdp" and trainer["compile"]:
+        raise ZooError("trainer.strategy=fsdp does not compile: give trainer.compile=false, or trainer.strategy=ddp")
+    changing = config["changing"]
+    if not isinstance(changing, list) or not all(isinstance(name, str) for name in changing):
+        raise ZooError(f"changing must be a list of names, as in changing=[trainer.max_steps], not {changing!r}")
     for name in ("length", "eval_length"):
         if loader["batch_size"] * (loader[name] or 0) >= TOO_LARGE:
             raise ZooError(f"loader.batch_size={loader['batch_size']} sequences of loader.{name}={loader[name]} are more tokens"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from zoo.registry import ZooError, first_line
+
+FIRST, OWN_ROWS = "0.pt", "own rows"  # of a checkpoint of several processes: a file of it, and what marks a tensor in it
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -25,9 +29,24 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def point(path: Path, folder: Path) -> None:
+    """Let a path name a folder beside it, all at once, and delete those that it named before."""
+    link = path.with_name(f"{folder.name}.link")
+    link.symlink_to(folder.name)
+    os.replace(link, path)
+    for old in path.parent.glob(f".{path.name}.*"):
+        if old != folder:
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+
+
 def is_first_process() -> bool:
     """Whether this process, of those that train together, is the one that writes and speaks."""
-    return int(os.environ.get("LOCAL_RANK", 0)) == 0 and int(os.environ.get("RANK", 0)) == 0
+    return not any(int(os.environ.get(name, 0)) for name in ("LOCAL_RANK", "RANK", "SLURM_PROCID"))
+
+
+def started_together() -> bool:
+    """Whether something outside, as srun or torchrun, has started several processes that train together."""
+    return max(int(os.environ.get("SLURM_NTASKS", 1)), int(os.environ.get("WORLD_SIZE", 1))) > 1
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -46,26 +65,77 @@ def read_json(path: Path) -> dict[str, Any]:
 def find_checkpoint(path: str | Path) -> Path:
     """The file meant by a path: a checkpoint, or a run's folder, of which the best is taken, or else the last."""
     path = Path(path)
-    if path.is_file():
+    if path.is_file() or (path / FIRST).is_file():
         return path
     for name in ("checkpoints/best.ckpt", "checkpoints/last.ckpt", "best.ckpt", "last.ckpt"):
-        if (path / name).is_file():
+        if (path / name).exists():
             return path / name
     raise ZooError(f"no checkpoint at {str(path)!r}: give a .ckpt file, or a run's folder that has checkpoints/ in it")
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint of this zoo as plain data and tensors, never as code.
+class Rows:
+    """A tensor of which each of several processes has saved some rows."""
 
-    Raises ZooError for a file that is damaged, holds anything but tensors and plain data, or is not of this zoo.
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(len(part) for part in self.parts), *self.parts[0].shape[1:])
+
+    def whole(self) -> Any:
+        import torch
+
+        return torch.cat(self.parts)
+
+
+def dumps(checkpoint: dict[str, Any]) -> memoryview:
+    """The content of a checkpoint's file."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    return buffer.getbuffer()
+
+
+def rows(tensor: Any) -> dict[str, Any]:
+    """How a process's rows of a tensor stand in its file."""
+    return {OWN_ROWS: tensor.contiguous()}
+
+
+def _joined(parts: list[Any], whole: bool) -> Any:
+    """What several processes have saved, as one would have: what is not in rows is the same for all of them."""
+    first = parts[0]
+    if isinstance(first, dict) and first.keys() == {OWN_ROWS}:
+        found = Rows([part[OWN_ROWS] for part in parts])
+        return found.whole() if whole else found
+    if isinstance(first, dict):
+        return {key: _joined([part[key] for part in parts], whole) for key in first}
+    if isinstance(first, list):
+        return [_joined(list(items), whole) for items in zip(*parts, strict=True)]
+    return first
+
+
+def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
+    """A checkpoint of this zoo as plain data and tensors, never as code; of several processes (a folder), their parts joined.
+
+    Their tensors are mapped, not read, and with `whole=False` left as Rows. Raises ZooError for a file that is damaged, holds
+    anything but tensors and plain data, or is not of this zoo.
     """
+    path = find_checkpoint(path)
+    if path.is_dir():
+        count = len(list(path.glob("*.pt")))
+        return _joined([_read(path / f"{number}.pt", mapped=True) for number in range(count)], whole)
+    return _read(path)
+
+
+def _read(path: Path, mapped: bool = False) -> dict[str, Any]:
     import pickle
 
     import torch
 
-    path = find_checkpoint(path)
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and path.read_bytes().startswith((b"PK", b"\x80")):
             raise ZooError(f"refused {path}: it holds more than tensors and plain data, and could run code") from error

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import warnings
@@ -26,7 +27,7 @@ from zoo import storage
 from zoo.config import CONF, Config
 from zoo.registry import ZooError, did_you_mean, plainly
 
-FREE = ("resume", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
+INTERRUPTED = 130  # the exit status of a run that was asked to stop, and can be gone on with
 
 
 HELP = """\
@@ -65,6 +66,8 @@ def main() -> None:
         _prepare(arguments)
     sys.argv[1:] = [*configuration.spelled(arguments.overrides), *sys.argv[1 + len(arguments.overrides):]]
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    if sys.modules["__main__"].__spec__ is None and Path(sys.argv[0]).is_file():
+        os.environ["ZOO_SCRIPT"] = os.path.abspath(sys.argv[0])  # with components of its own, which its jobs' processes need
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints a traceback for a folder that cannot be made
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(train)()
 
@@ -102,22 +105,26 @@ def job(composed: DictConfig) -> None:
     folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed, hydra_config.overrides.task)
     overrides = list(hydra_config.overrides.task)
     processes = config["trainer"]["devices"] * config["trainer"]["nodes"]
-    if hydra_config.mode == RunMode.MULTIRUN and processes > 1 and "LOCAL_RANK" not in os.environ:
+    if hydra_config.mode == RunMode.MULTIRUN and processes > 1 and not storage.started_together():
         _in_own_process(overrides, folder)
         return
     if _already_finished(config, folder):
         _show(storage.read_json(folder / "summary.json"), folder)
         return
     from zoo import run
-    from zoo.callbacks import Interrupted
+    from zoo.callbacks import Diverged, Interrupted
 
     try:
         summary = run.run(config, folder, overrides)
-    except Interrupted as interrupt:
+    except (Diverged, Interrupted) as ending:
+        if ending.agreed and not storage.is_first_process():
+            sys.exit(0)  # the first tells it; Lightning would kill it if another ended otherwise
+        if isinstance(ending, Diverged):
+            raise
         given = [word for word in hydra_config.overrides.hydra if word.startswith("hydra.run.dir=")]
         line = shlex.join(["python", "-m", "zoo.train", *(word for word in overrides if word != "resume=auto"), *given])
-        print(f"\ninterrupted ({interrupt}); go on with: {line} resume=auto")
-        sys.exit(130)
+        print(f"\ninterrupted ({ending}); go on with: {line} resume=auto")
+        sys.exit(INTERRUPTED)
     _show(summary, folder)
 
 
@@ -134,6 +141,8 @@ def _prepare(arguments: Namespace) -> None:
             except ZooError as error:
                 raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
     given = [word.split("=", 1)[1].strip("'\"") for word in arguments.overrides if word.startswith("hydra.run.dir=")]
+    if jobs and not arguments.multirun and not given and storage.started_together():
+        raise ZooError("processes that srun or torchrun has started cannot agree on a folder: give hydra.run.dir=FOLDER")
     if arguments.multirun or not jobs or not storage.is_first_process():
         return
     first = jobs[0][1]
@@ -171,8 +180,8 @@ def _check_folder(config: Config, folder: Path) -> None:
         raise ZooError(f"{folder} already holds a run: go on with it by resume=auto, or choose another hydra.run.dir")
     different = changed(config, folder)
     if different:
-        raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(different)}):"
-                       " choose another hydra.run.dir")
+        raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(different)}): choose another"
+                       f" hydra.run.dir, or go on with what you change by naming it: changing=[{','.join(different)}]")
 
 
 def changed(config: Config, folder: Path) -> list[str]:
@@ -182,8 +191,7 @@ def changed(config: Config, folder: Path) -> list[str]:
         stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
     if not stored or not isinstance(stored, dict):
         raise ZooError(f"{folder / 'config.yaml'} is damaged: delete {folder}, or choose another hydra.run.dir")
-    keys = configuration.different(config, {str(key): value for key, value in stored.items()})
-    return [key for key in keys if not key.startswith(FREE)]
+    return configuration.changed(config, {str(key): value for key, value in stored.items()})
 
 
 def _unfinished(config: Config, runs: Path) -> Path | None:
@@ -203,8 +211,15 @@ def _already_finished(config: Config, folder: Path) -> bool:
 
 def _in_own_process(overrides: list[str], folder: Path) -> None:
     """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
-    command = [sys.executable, "-m", "zoo.train", *overrides, f"hydra.run.dir='{folder.resolve()}'"]
-    if subprocess.run(command, check=False).returncode:
+    start = [os.environ["ZOO_SCRIPT"]] if "ZOO_SCRIPT" in os.environ else ["-m", "zoo.train"]
+    process = subprocess.Popen([sys.executable, *start, *overrides, f"hydra.run.dir='{folder.resolve()}'"])
+    with contextlib.suppress(ValueError):  # only a main thread may handle signals
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, lambda number, frame: process.send_signal(number))
+    code = process.wait()
+    if code == INTERRUPTED:
+        sys.exit(code)
+    if code:
         summary = storage.read_json(folder / "summary.json")
         if summary.get("status") in (None, "running"):  # a rank that died took the first one with it
             storage.write_json(folder / "summary.json", summary | {"status": "failed", "error": "a process of the job died"})

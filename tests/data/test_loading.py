@@ -117,11 +117,11 @@ def test_a_resumed_loader_goes_on_with_the_same_batches(tokens, workers, seen):
 
 def test_resuming_late_costs_nothing_and_resuming_another_stream_is_refused():
     far = iter(GlobalBatches(50, 4, seed=0))
-    far.load_state_dict({**far.state_dict(), "step": 10**12})
-    assert next(far) == GlobalBatches(50, 4, seed=0).share(10**12, 0)
-    for other in (GlobalBatches(51, 4, 0), GlobalBatches(50, 8, 0), GlobalBatches(50, 4, 1)):
+    far.load_state_dict({**far.state_dict(), "start": 4 * 10**12})
+    assert next(far) == GlobalBatches(50, 4, seed=0).share(4 * 10**12, 0)
+    for other in (GlobalBatches(51, 4, 0), GlobalBatches(50, 4, 1)):
         with pytest.raises(ZooError, match="cannot resume"):
             iter(other).load_state_dict(far.state_dict())
     two = iter(GlobalBatches(50, 4, 0, rank=1, world=2))
     two.load_state_dict(far.state_dict())
-    assert next(two) == GlobalBatches(50, 4, seed=0).share(10**12 + 1, 0)[2:]
+    assert next(two) == GlobalBatches(50, 4, seed=0).share(4 * 10**12 + 4, 0)[2:]

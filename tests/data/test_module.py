@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def data(tokens, **options):
-    corpus = Corpus({"train": tokens, "val": tokens, "test": tokens}, Byte(), {})
+    corpus = Corpus({"train": tokens, "val": tokens, "test": tokens}, Byte(), {"fingerprint": "one"})
     settings = {"batch_size": 4, "length": 4, "isolate": False, "workers": 0, "seed": 0, **options}
     return Data(corpus, **settings)
 

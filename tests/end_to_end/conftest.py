@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -62,10 +63,21 @@ def command(words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]
     """Train as a person would, in a process of its own; hangs are failures."""
 
     def command(*arguments: str, module: str = "zoo.train", tiny: bool = True) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", module, *(words if tiny else []), *arguments]
-        return subprocess.run(line, capture_output=True, text=True, timeout=200, env=os.environ, check=False)
+        start = [module] if module.endswith(".py") else ["-m", module]
+        return bounded([sys.executable, *start, *(words if tiny else []), *arguments])
 
     return command
+
+
+def bounded(line: list[str], seconds: float = 200) -> subprocess.CompletedProcess[str]:
+    """Run a command; where it hangs, it and all processes that it has started are killed, and the test fails."""
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        said, complained = process.communicate(timeout=seconds)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return subprocess.CompletedProcess(line, process.returncode, said, complained)
 
 
 def summary(folder: Path | str) -> dict[str, Any]:

@@ -214,25 +214,6 @@ def test_a_job_that_fails_fails_alone(command: Command) -> None:
     assert [summary(f"sweep/{job}")["status"] for job in range(4)] == ["finished", "finished", "diverged", "diverged"]
 
 
-def test_two_processes_see_what_one_sees(command: Command) -> None:
-    one = command("hydra.run.dir=one")
-    two = command("trainer=ddp_sim", "hydra.run.dir=two", "trainer.accumulate=2")
-    assert one.returncode == 0, one.stderr
-    assert two.returncode == 0, two.stderr
-    for (step, loss, val), (step_, loss_, val_) in zip(losses("one"), losses("two"), strict=True):
-        assert step == step_
-        assert float(loss) == pytest.approx(float(loss_), abs=1e-5)
-        assert (val == val_ == "") or float(val) == pytest.approx(float(val_), abs=1e-5)
-
-
-def test_multirun_of_several_processes(command: Command) -> None:
-    done = command("-m", "trainer=ddp_sim", "norm=layer,rms", "optim.lr=1e-3,1e30", "hydra.sweep.dir=sweep")
-    assert done.returncode != 0
-    told = [summary(f"sweep/{job}") for job in range(4)]
-    assert [t["status"] for t in told] == ["finished", "diverged", "finished", "diverged"]
-    assert [t["choices"]["norm"] for t in told] == ["layer", "layer", "rms", "rms"]
-
-
 def test_the_offline_wandb_file_tells_the_run(command: Command) -> None:
     done = command("norm=rms", "logger=wandb", "hydra.run.dir=run")
     assert done.returncode == 0, done.stderr

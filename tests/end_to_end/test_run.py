@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import summary
-from zoo import callbacks, config, lit, registry, storage
+from zoo import callbacks, config, lit, registry, run, storage
 from zoo.callbacks import Diverged, Interrupted
 from zoo.data import cache
 from zoo.registry import ZooError
@@ -227,6 +227,50 @@ def test_lower_precision_trains_with_clipping(train: Train, precision: str) -> N
     assert told["metrics"]["val/loss"] == pytest.approx(exact["metrics"]["val/loss"], rel=0.03)
 
 
+def test_what_changes_when_a_run_goes_on_is_named_or_refused(train: Train) -> None:
+    train("run")
+    for change in ("trainer.max_steps=12", "loader.batch_size=8", "optim.lr=1e-3", "data.val_fraction=0.2"):
+        key = change.split("=")[0]
+        with pytest.raises(ZooError, match=rf"different: {key}.*changing=\[{key}\]"):
+            train("run", change, "resume=auto")
+    longer = ("trainer.max_steps=12", "loader.batch_size=8")
+    told = train("run", *longer, "resume=auto", "changing=[trainer.max_steps,loader.batch_size]")
+    assert told["steps"] == 12
+    position = torch.load("run/checkpoints/last.ckpt", weights_only=True)["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    assert "'start': 64" in str(position), "8 steps of 4 blocks, and then 4 of 8"
+    with pytest.raises(ZooError, match=r"different: loader\.batch_size"):
+        train("run", "trainer.max_steps=12", "resume=auto")
+
+
+def test_other_text_is_other_data(train: Train, text: Path, tmp_path: Path) -> None:
+    for file in text.iterdir():
+        (tmp_path / "own").mkdir(exist_ok=True)
+        (tmp_path / "own" / file.name).write_bytes(file.read_bytes())
+    train("run", f"data.path={tmp_path / 'own'}")
+    (tmp_path / "own" / "0.txt").write_text("another text", encoding="utf-8")
+    longer = (f"data.path={tmp_path / 'own'}", "trainer.max_steps=12", "resume=auto")
+    with pytest.raises(ZooError, match=r"was made with other data .* changing=\[data\]"):
+        train("run", *longer, "changing=[trainer.max_steps]")
+    assert train("run", *longer, "changing=[trainer.max_steps,data]")["steps"] == 12
+
+
+def test_each_run_on_one_of_several_gpus_takes_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(run.tempfile, "gettempdir", lambda: str(tmp_path))
+    taken = [run.free_gpu.__wrapped__() for _ in range(3)]  # a lock is that of an opened file, as of another process
+    assert taken[:2] == [0, 1]
+    assert taken[2] in (0, 1), "more runs than GPUs share them"
+    run._locks.clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert run.free_gpu.__wrapped__() == 0
+    assert (tmp_path / f"zoo-gpu-{os.getuid()}-1").exists()
+    run._locks.clear()
+    alone = config.compose(["trainer.accelerator=gpu"])["trainer"]
+    assert run.alone_on_a_gpu(alone)
+    assert not run.alone_on_a_gpu(alone | {"accelerator": "cpu"})
+    assert not run.alone_on_a_gpu(alone | {"devices": 2})
+
+
 def test_isolated_documents_train(train: Train) -> None:
     assert train("run", "loader.isolate=true", "pos=rope")["status"] == "finished"
 
@@ -253,6 +297,11 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path: Path) -> Non
     for name in ("evil.ckpt", "evil2.ckpt"):
         with pytest.raises(ZooError, match="refused"):
             storage.read_checkpoint(tmp_path / name)
+    (tmp_path / "shards.ckpt").mkdir()
+    torch.save({"state_dict": {}, "zoo": {}}, tmp_path / "shards.ckpt" / "0.pt")
+    torch.save({"state_dict": {}, "zoo": Hostile()}, tmp_path / "shards.ckpt" / "1.pt")
+    with pytest.raises(ZooError, match=r"refused .*1.pt"):
+        storage.read_checkpoint(tmp_path / "shards.ckpt")
     assert not Path("owned").exists()
 
 
@@ -305,7 +354,7 @@ def test_compiled_trains_as_eager_does_and_its_checkpoint_is_gone_on_with_in_eag
     assert compiled["metrics"]["val/loss"] == pytest.approx(eager["metrics"]["val/loss"], abs=1e-4)
     for name, weight in weights("eager").items():
         torch.testing.assert_close(weights("compiled")[name], weight, rtol=0, atol=1e-4)
-    on = train("compiled", "trainer.max_steps=12", "resume=auto")
+    on = train("compiled", "trainer.max_steps=12", "trainer.compile=false", "changing=[trainer]", "resume=auto")
     assert on["steps"] == 12
     assert storage.load_model("compiled")[2]["trainer"]["max_steps"] == 12
 

@@ -51,7 +51,7 @@ class ScaleNorm(nn.Module):
     def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
         super().__init__()
         self.dim, self.eps = dim, eps
-        self.gain = nn.Parameter(torch.empty(()))
+        self.gain = nn.Parameter(torch.empty(1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -68,7 +68,7 @@ class DynamicTanh(nn.Module):
     def __init__(self, dim: int, *, alpha: float = 0.5) -> None:
         super().__init__()
         self.start = alpha
-        self.alpha = nn.Parameter(torch.empty(()))
+        self.alpha = nn.Parameter(torch.empty(1))
         self.weight, self.bias = nn.Parameter(torch.empty(dim)), nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 

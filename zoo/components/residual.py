@@ -108,7 +108,7 @@ class ReZero(Residual):
 
     def __init__(self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth) -> None:
         super().__init__(sublayer, nn.Identity, dropout, depth)
-        self.alpha = nn.Parameter(torch.zeros(()))
+        self.alpha = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         return x + self.alpha * self.dropout(self.sublayer(x, context))

@@ -63,11 +63,13 @@ class GlobalBatches:
     Every epoch is a new permutation of all `size` blocks, and batches run on across its end, so that no block is
     dropped. `batch_size` counts the blocks of one optimiser step; they are the same whatever `world` (processes) and
     `accumulate` (micro-batches a step), which cut the step's blocks in order: micro-batch first, process second. An
-    iterator's `state_dict` is all that a resumed run needs. Raises ZooError when the step cannot be cut evenly.
+    iterator's `state_dict` is all that a resumed run needs; with `changing`, its blocks may be others. Raises ZooError when
+    the step cannot be cut evenly.
     """
 
     def __init__(
-        self, size: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1
+        self, size: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1,
+        changing: bool = False,
     ) -> None:
         if batch_size < 1 or batch_size % (world * accumulate):
             raise ZooError(
@@ -76,7 +78,7 @@ class GlobalBatches:
             )
         if size < 1:
             raise ZooError("there is no block of tokens to draw batches from")
-        self.size, self.batch_size, self.seed = size, batch_size, seed
+        self.size, self.batch_size, self.seed, self.changing = size, batch_size, seed, changing
         self.rank, self.world, self.accumulate = rank, world, accumulate
         self.micro = batch_size // (world * accumulate)
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
@@ -87,9 +89,9 @@ class GlobalBatches:
     def __len__(self) -> int:
         return 2**62  # no run gets there; without a length, Lightning reads a batch ahead and saves that place
 
-    def share(self, step: int, part: int) -> list[int]:
-        """What this process takes in micro-batch `part` of optimiser step `step`: block + epoch·size, of each of its blocks."""
-        start = step * self.batch_size + (part * self.world + self.rank) * self.micro
+    def share(self, start: int, part: int) -> list[int]:
+        """What this process takes in micro-batch `part` of the step that starts after `start` blocks: block + epoch·size."""
+        start += (part * self.world + self.rank) * self.micro
         blocks: list[int] = []
         while len(blocks) < self.micro:
             epoch, offset = divmod(start + len(blocks), self.size)
@@ -104,28 +106,28 @@ class GlobalIterator(Iterator[list[int]]):
     """A place in the stream of `GlobalBatches`; its state is that place, so that resuming costs nothing."""
 
     def __init__(self, batches: GlobalBatches) -> None:
-        self.batches, self.step, self.part = batches, 0, 0
+        self.batches, self.start, self.part = batches, 0, 0
 
     def __next__(self) -> list[int]:
-        blocks = self.batches.share(self.step, self.part)
+        blocks = self.batches.share(self.start, self.part)
         carry, self.part = divmod(self.part + 1, self.batches.accumulate)
-        self.step += carry
+        self.start += carry * self.batches.batch_size
         return blocks
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "part": self.part, "stream": self._stream()}
+        return {"start": self.start, "part": self.part, "stream": self._stream()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises ZooError when the state belongs to another stream: its steps would be other blocks."""
-        if state["stream"] != self._stream() or state["part"] >= self.batches.accumulate:
+        if (state["stream"] != self._stream() and not self.batches.changing) or state["part"] >= self.batches.accumulate:
             raise ZooError(
-                f"cannot resume: the data then were {state['stream']} and are {self._stream()} now "
-                "(blocks, batch size and seed must not change)"
+                f"cannot resume: the data then were {state['stream']} and are {self._stream()} now: bring back what was there,"
+                " choose another hydra.run.dir, or go on with these by changing=[data]"
             )
-        self.step, self.part = state["step"], state["part"]
+        self.start, self.part = state["start"], state["part"]
 
-    def _stream(self) -> dict[str, int]:
-        return {"blocks": self.batches.size, "batch_size": self.batches.batch_size, "seed": self.batches.seed}
+    def _stream(self) -> dict[str, Any]:
+        return {"blocks": self.batches.size, "seed": self.batches.seed}
 
 
 def unprepared(batch: Batch, seed: int = 0) -> Batch:

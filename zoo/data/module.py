@@ -12,10 +12,12 @@ from torch.utils.data import BatchSampler, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Corpus
-from zoo.data.loading import Batch, Blocks, GlobalBatches, unprepared
+from zoo.data.loading import IGNORE, Batch, Blocks, GlobalBatches, unprepared
 from zoo.evaluation import Spread
 from zoo.registry import ZooError
 from zoo.streams import derive
+
+FILLER = -1  # in place of a block, where a process has one less than others: shards need all processes for every batch
 
 
 class Data(lightning.LightningDataModule):
@@ -24,14 +26,15 @@ class Data(lightning.LightningDataModule):
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
     counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the
     Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, and `judge`
-    what is asked of one in an evaluation, with a seed for each split; so each evaluation is given the same. Raises ZooError
-    when the train split is smaller than one block or the batch cannot be shared evenly.
+    what is asked of one in an evaluation, with a seed for each split; so each evaluation is given the same. `changing` lets a
+    run go on with other data. Raises ZooError when the train split is smaller than one block or the batch cannot be shared
+    evenly.
     """
 
     def __init__(
         self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
         accumulate: int = 1, eval_length: int | None = None, prepare: Callable[..., Batch] = unprepared,
-        judge: Callable[..., Batch] | None = None,
+        judge: Callable[..., Batch] | None = None, changing: bool = False,
     ) -> None:
         super().__init__()
         tokens = len(corpus.splits["train"].ids)
@@ -46,7 +49,7 @@ class Data(lightning.LightningDataModule):
                            " more text or a smaller loader.eval_length")
         self.blocks = {name: Blocks(split, length if name == "train" else eval_length or length, isolate=isolate)
                        for name, split in corpus.splits.items()}
-        self.tokens = corpus.splits
+        self.tokens, self.fingerprint, self.changing = corpus.splits, str(corpus.summary["fingerprint"]), changing
         self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
         self.prepare = {name: partial(prepare if name == "train" else judge or prepare, seed=derive(seed, "objective", name))
                         for name in self.blocks}
@@ -71,13 +74,27 @@ class Data(lightning.LightningDataModule):
 
     def _batches(self) -> GlobalBatches:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return GlobalBatches(len(self.blocks["train"]), self.batch_size, self.seed, rank, world, self.accumulate)
+        return GlobalBatches(len(self.blocks["train"]), self.batch_size, self.seed, rank, world, self.accumulate,
+                             self.changing)
+
+    def state_dict(self) -> dict[str, str]:
+        """Which data they are: a run that is gone on with must have the same."""
+        return {"fingerprint": self.fingerprint}
 
     def _in_order(self, split: str) -> DataLoader:
         batches = self._batches()
-        own = range(batches.rank, len(self.blocks[split]), batches.world)
+        blocks = self.blocks[split]
+        own = [*range(batches.rank, len(blocks), batches.world)]
+        own += [FILLER] * (-(-len(blocks) // batches.world) - len(own))
         # No workers: reading is far faster than any model, and starting workers at every evaluation is not.
         return DataLoader(
-            self.blocks[split], batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
-            collate_fn=self.prepare[split], pin_memory=torch.cuda.is_available(),
+            blocks, batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
+            collate_fn=partial(_without_fillers, self.prepare[split]), pin_memory=torch.cuda.is_available(),
         )
+
+
+def _without_fillers(prepare: Callable[..., Batch], batch: Batch) -> Batch:
+    """A batch of which the blocks that stand in for none are not to be predicted."""
+    prepared = prepare(batch)
+    prepared["labels"][batch["rows"] == FILLER] = IGNORE
+    return prepared

@@ -1,10 +1,14 @@
-"""The command line `python -m zoo.hf ckpt=PATH out=FOLDER`: a trained run as a folder that transformers loads."""
+"""The command line `python -m zoo.hf ckpt=PATH out=FOLDER`: a trained run as a folder that transformers loads.
+
+With out=FILE.safetensors, its weights alone, in one file and in the zoo's names, whatever the model is made of.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from zoo import storage
 from zoo.registry import ZooError, did_you_mean, plainly
 
 WORDS = ("ckpt", "out")
@@ -21,14 +25,21 @@ def main() -> None:
             raise ZooError(f"unknown word {word!r}: write ckpt=PATH out=FOLDER{did_you_mean(word, WORDS)}")
     if not all(map(given.get, WORDS)):
         raise ZooError("what, and where to? give ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER")
+    out = Path(given["out"])
+    if out.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        save_file(storage.weights(storage.read_checkpoint(given["ckpt"])), out)
+        print(f"{out} has the weights: safetensors.torch.load_file reads them")
+        return
     import transformers
 
     from zoo import hf
 
     transformers.logging.set_verbosity_error()  # its remarks on token ids, which are the tokenizer's own
     transformers.logging.disable_progress_bar()
-    hf.export(given["ckpt"], Path(given["out"]))
-    print(f"{given['out']} has config.json, model.safetensors and the tokenizer: AutoModel.from_pretrained loads them")
+    hf.export(given["ckpt"], out)
+    print(f"{out} has config.json, model.safetensors and the tokenizer: AutoModel.from_pretrained loads them")
 
 
 if __name__ == "__main__":

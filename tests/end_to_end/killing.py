@@ -1,0 +1,75 @@
+"""Runs that are killed: each in a process forked from one that has imported everything, so that hundreds are affordable."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from zoo import callbacks, config, lit, run
+
+config.discover()  # in the process that the others are forked from, too
+Act = Callable[[], None]
+
+
+def trained(given: config.Config, folder: Path, at: int = 0) -> int:
+    """Train in a folder, in a process that kills itself at its moment number `at`, from 1; how many moments it saw, or 0."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
+    here, there = server.Pipe(duplex=False)
+    process = server.Process(target=_train, args=(given, folder, at, there))
+    process.start()
+    there.close()
+    process.join(120)
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError("the run hangs")
+    if process.exitcode not in (0, -signal.SIGKILL):
+        raise RuntimeError(f"the run ended with {process.exitcode}")
+    return here.recv() if process.exitcode == 0 else 0
+
+
+def _train(given: config.Config, folder: Path, at: int, report: Any) -> None:
+    seen = 0
+
+    def moment(first: Act = lambda: None) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == at:
+            first()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _watch(moment)
+    run.run(given, folder, [])
+    report.send(seen)
+
+
+def _watch(moment: Callable[..., None]) -> None:
+    """Let a moment be whatever changes the run's state, or its folder: before, in the middle, and after."""
+
+    def around(owner: Any, name: str, half: Callable[..., Act] | None = None) -> None:
+        before = getattr(owner, name)
+
+        def watched(*given: Any, **named: Any) -> Any:
+            moment(*([half(*given)] if half else []))
+            result = before(*given, **named)
+            moment()
+            return result
+
+        setattr(owner, name, watched)
+
+    for name in ("training_step", "on_before_optimizer_step", "validation_step", "on_validation_epoch_end"):
+        around(lit.Learner, name)
+    around(callbacks.Watch, "on_train_batch_end")
+    around(callbacks.MetricsFile, "log_metrics")
+    around(ModelCheckpoint, "on_train_batch_end")
+    around(ModelCheckpoint, "on_validation_end")
+    around(os, "fsync", lambda file: lambda: os.ftruncate(file, os.fstat(file).st_size // 2))
+    around(os, "replace")

@@ -1,0 +1,104 @@
+"""A model in shards: each process holds some rows of every parameter, and all of a block's only while it computes with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
+from torch import Tensor
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from zoo import storage
+from zoo.init import initialise
+from zoo.registry import ZooError
+from zoo.storage import Rows
+
+ENTRANCES = ("hidden", "encode", "decode", "logits")  # of a model, beside its forward
+
+
+def shard(model: Any, strategy: Sharded, seed: int) -> None:
+    """Cut a model that was made on the meta device, and give each process the first values of its rows (FSDP2, Zhao 2023).
+
+    The values are those that the model has on one device. Raises ZooError for a parameter that has no rows.
+    """
+    for name, parameter in model.named_parameters():
+        if not parameter.ndim:
+            raise ZooError(f"trainer.strategy=fsdp cuts parameters into rows, and {name} is a number: give it the shape (1,)")
+    for stack in model.stacks:
+        for block in stack.blocks:
+            fully_shard(block, mesh=strategy.device_mesh["data_parallel"])
+    fully_shard(model, mesh=strategy.device_mesh["data_parallel"])
+    for name in ENTRANCES:
+        if hasattr(model, name):
+            register_fsdp_forward_method(model, name)
+    model.to_empty(device=strategy.root_device)
+    initialise(model, model.config["init"], seed)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor, which shares its memory; all of it where it is not in shards."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class Sharded(ModelParallelStrategy):
+    """Lightning's strategy for FSDP2, with checkpoints of tensors and plain data, as any other strategy's (zoo.storage)."""
+
+    lightning_restore_optimizer = True
+
+    def __init__(self, processes: int) -> None:
+        super().__init__(data_parallel_size=processes, tensor_parallel_size=1)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        return Strategy.lightning_module_state_dict(self)
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        return Strategy.optimizer_state(self, optimizer)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Each process writes its rows into a new folder, to which the path points once all have."""
+        path, name = self.broadcast((Path(filepath), uuid.uuid4().hex[:8]))
+        folder = path.with_name(f".{path.name}.{name}")
+        storage.write_atomically(folder / f"{self.global_rank}.pt", storage.dumps(_in_rows(checkpoint)))
+        self.barrier()
+        if self.is_global_zero:
+            storage.point(path, folder)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        return storage.read_checkpoint(checkpoint_path, whole=False)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        assert self.lightning_module is not None
+        own, state = self.lightning_module.state_dict(), checkpoint["state_dict"]
+        self.lightning_module.load_state_dict({name: _placed(state[name], own.get(name)) for name in state}, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            state = {index: {key: _placed(value, parameters[index]) for key, value in entries.items()}
+                     for index, entries in saved["state"].items()}
+            optimizer.load_state_dict({**saved, "state": state})
+
+
+def _in_rows(value: Any) -> Any:
+    """A checkpoint with of each tensor in shards those rows that this process has."""
+    if isinstance(value, DTensor):
+        return storage.rows(value.to_local())
+    if isinstance(value, dict):
+        return {key: _in_rows(item) for key, item in value.items()}
+    return [_in_rows(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _placed(value: Any, like: Any) -> Any:
+    """A tensor of a checkpoint as this process needs it, beside a parameter that it belongs to."""
+    if not isinstance(like, DTensor) or not isinstance(value, Tensor | Rows) or value.shape != like.shape:
+        return value.whole() if isinstance(value, Rows) else value
+    mesh, parts = like.device_mesh, value.parts if isinstance(value, Rows) else [value]
+    if len(parts) == mesh.size():
+        own = parts[mesh.get_local_rank()].to(like.device)
+        return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride())
+    whole = value.whole() if isinstance(value, Rows) else value
+    return distribute_tensor(whole.to(like.device), mesh, [Shard(0)], src_data_rank=None)
