@@ -21,7 +21,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.registry import ZooError
-from zoo.storage import dumps, write_atomically
+from zoo.storage import dumps, naming, write_atomically
 from zoo.streams import derive
 
 
@@ -220,8 +220,10 @@ class MetricsFile(Logger):
         self.rows: dict[int, dict[str, Any]] = {}
         if path.exists():
             try:
-                with path.open(newline="", encoding="utf-8") as file:
-                    rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in csv.DictReader(file)}
+                content = path.read_bytes()
+                whole = content.rpartition(b"\n")[0] or content  # without a last line that a full disk has cut
+                lines = csv.DictReader(io.StringIO(whole.decode(), newline=""))
+                rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in lines}
             except (KeyError, TypeError, ValueError, csv.Error) as error:
                 raise ZooError(f"{path} is damaged: rename it to go on without the rows before") from error
             self.rows = {step: row for step, row in rows.items() if step <= resume_step}
@@ -249,7 +251,7 @@ class MetricsFile(Logger):
         new_columns = [key for key in row if key not in self.columns]
         self.columns += new_columns
         if new_row and not new_columns:
-            with self.path.open("a", newline="", encoding="utf-8") as file:
+            with naming(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self.columns).writerow(row)
         else:
             self._rewrite()

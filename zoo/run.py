@@ -10,6 +10,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+import re
 import resource
 import signal
 import subprocess
@@ -38,6 +39,8 @@ from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
+WORKER_KILLED = re.compile(r"^DataLoader worker \(.*\) (is killed by signal: \w+|exited unexpectedly)")
+log = logging.getLogger("zoo")
 _locks: list[Any] = []  # that this process holds until its end
 
 
@@ -116,7 +119,9 @@ def _finishing_wandb() -> Iterator[None]:
         code = 0
     finally:
         if "wandb" in sys.modules:
-            sys.modules["wandb"].finish(exit_code=code)
+            from zoo import dashboard
+
+            dashboard.finish(code)
 
 
 def _keep_freed_memory() -> None:
@@ -155,13 +160,20 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                 eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare,
                 changing="data" in config["changing"])
     last = folder / "checkpoints" / "last.ckpt"
-    resume_step = _check_resumable(last, model, config, data)
+    start, resume_step, damaged = _start(last.parent, model, config, data)
+    if damaged:
+        note = f"{'; '.join(damaged.values())}: going on from the one before, {start}"
+        log.warning(note)
+        tell(note=note)
+        if storage.is_first_process():
+            for path in damaged:  # out of the way, else it would take the place of the one before
+                path.replace(path.with_suffix(".damaged"))
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
     with Interruption(last) as interruption:
         trainer = _trainer(config, folder, summary, [watch, Streams(config["seed"]), interruption], resume_step)
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=str(start) if resume_step else None, weights_only=True)
             if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
                 trainer.save_checkpoint(last)
             evaluated = trainer.global_step % min(settings["eval_every"], settings["max_steps"]) == 0  # as in _trainer
@@ -170,6 +182,9 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         except BaseException as error:
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
+            if killed := WORKER_KILLED.search(str(error)):
+                raise ZooError(f"a process that reads data {killed[1]}: where memory was short, lower loader.workers; then go on"
+                               " by resume=auto") from error
             raise
         finally:  # so far it came, however it ends
             summary.update(
@@ -187,25 +202,37 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         logger.finalize("success")
 
 
-def _check_resumable(last: Path, model: torch.nn.Module, config: Config, data: Data) -> int:
-    """The step of the checkpoint to go on from, 0 where there is none; a checkpoint that does not fit is refused here."""
-    if not last.exists():
-        return 0
-    try:
-        checkpoint = storage.read_checkpoint(last, whole=False)
-    except ZooError as error:
-        best = ", copy best.ckpt over it" if last.with_name("best.ckpt").exists() else ""
-        raise ZooError(f"{error}: delete it to start anew{best}, or choose another hydra.run.dir") from error
-    storage.check_fit(model, storage.weights(checkpoint), str(last))
+def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> tuple[Path, int, dict[Path, str]]:
+    """The newest whole checkpoint and its step, 0 where there is none, and what is wrong with newer ones.
+
+    Raises ZooError where all that there are are damaged, and for one that is not damaged but does not fit, or must not be read.
+    """
+    damaged: dict[Path, str] = {}
+    for path in [place for name in ("last", "previous", "best") if (place := folder / f"{name}.ckpt").exists()]:
+        try:
+            checkpoint = storage.read_checkpoint(path, whole=False)
+        except storage.Damaged as error:
+            damaged[path] = str(error)
+            continue
+        _check_fit(path, checkpoint, model, config, data)
+        return path, int(checkpoint["global_step"]), damaged
+    if damaged:
+        raise ZooError(f"{'; '.join(damaged.values())}: there is no other, so delete {folder} to start anew, or choose another"
+                       " hydra.run.dir")
+    return folder, 0, {}
+
+
+def _check_fit(path: Path, checkpoint: dict[str, Any], model: torch.nn.Module, config: Config, data: Data) -> None:
+    """Raises ZooError for a checkpoint of another model, another configuration or other data."""
+    storage.check_fit(model, storage.weights(checkpoint), str(path))
     different = configuration.changed(config, checkpoint["zoo"]["config"])
     if different:
-        raise ZooError(f"{last} is of another configuration (different: {', '.join(different)}): choose another hydra.run.dir,"
+        raise ZooError(f"{path} is of another configuration (different: {', '.join(different)}): choose another hydra.run.dir,"
                        f" or go on with what you change by naming it: changing=[{','.join(different)}]")
     if checkpoint["Data"] != data.state_dict() and "data" not in config["changing"]:
-        raise ZooError(f"{last} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]}, now"
+        raise ZooError(f"{path} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]}, now"
                        f" {data.fingerprint[:12]}): bring them back, choose another hydra.run.dir, or go on with these by"
                        " changing=[data]")
-    return int(checkpoint["global_step"])
 
 
 def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any],
