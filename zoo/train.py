@@ -45,6 +45,7 @@ python -m zoo.components        what each choice is, its options and its paper
 python -m zoo.cost model=gpt2   what a model costs, without building it
 -m norm=layer,rms seed=0,1      one run for each combination
 resume=auto                     go on with an interrupted run of the same words
+changing=[trainer.max_steps]    and with other values of these
 hydra.run.dir=FOLDER            where the run goes, instead of runs/ and the time
 --cfg job                       print the configuration that your words give, and stop
 --hydra-help                    Hydra's own flags
@@ -206,17 +207,23 @@ def _unfinished(config: Config, runs: Path) -> Path | None:
 
 
 def _already_finished(config: Config, folder: Path) -> bool:
-    return storage.read_json(folder / "summary.json").get("status") == "finished" and config["resume"] == "auto"
+    """Whether there is nothing left to do; a run that is changed, if by name, has more to do."""
+    if config["resume"] != "auto" or storage.read_json(folder / "summary.json").get("status") != "finished":
+        return False
+    return not changed({**config, "changing": []}, folder)
 
 
 def _in_own_process(overrides: list[str], folder: Path) -> None:
     """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
     start = [os.environ["ZOO_SCRIPT"]] if "ZOO_SCRIPT" in os.environ else ["-m", "zoo.train"]
     process = subprocess.Popen([sys.executable, *start, *overrides, f"hydra.run.dir='{folder.resolve()}'"])
+    before = {}
     with contextlib.suppress(ValueError):  # only a main thread may handle signals
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, lambda number, frame: process.send_signal(number))
+            before[number] = signal.signal(number, lambda number, frame: process.send_signal(number))
     code = process.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
     if code == INTERRUPTED:
         sys.exit(code)
     if code:

@@ -69,7 +69,7 @@ def command(words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]
     return command
 
 
-def bounded(line: list[str], seconds: float = 200) -> subprocess.CompletedProcess[str]:
+def bounded(line: list[str], seconds: float = 280) -> subprocess.CompletedProcess[str]:
     """Run a command; where it hangs, it and all processes that it has started are killed, and the test fails."""
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:

@@ -42,6 +42,7 @@ def alike(one: str, other: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_script_for_slurm_queues_a_stopped_run_again(train: Train, words: list[str], tmp_path: Path, strategy: str,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +83,7 @@ def test_the_script_for_slurm_queues_a_stopped_run_again(train: Train, words: li
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_in_shards_goes_on_with_any_other_processes(train: Train, command: Command,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped as two shards, goes on as two, and then on one process; and the other way round."""
@@ -109,6 +111,7 @@ def test_a_run_in_shards_goes_on_with_any_other_processes(train: Train, command:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
 def test_a_launcher_runs_jobs_of_one_process_and_of_two(command: Command, launcher: str) -> None:
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")

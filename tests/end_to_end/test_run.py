@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import summary
 from zoo import callbacks, config, lit, registry, run, storage
+from zoo import train as command_line
 from zoo.callbacks import Diverged, Interrupted
 from zoo.data import cache
 from zoo.registry import ZooError
@@ -227,8 +228,10 @@ def test_lower_precision_trains_with_clipping(train: Train, precision: str) -> N
     assert told["metrics"]["val/loss"] == pytest.approx(exact["metrics"]["val/loss"], rel=0.03)
 
 
-def test_what_changes_when_a_run_goes_on_is_named_or_refused(train: Train) -> None:
+def test_what_changes_when_a_run_goes_on_is_named_or_refused(train: Train, words: list[str]) -> None:
     train("run")
+    for more, finished in (((), True), (("trainer.max_steps=12", "changing=[trainer.max_steps]"), False)):
+        assert command_line._already_finished(config.compose([*words, "resume=auto", *more]), Path("run")) is finished
     for change in ("trainer.max_steps=12", "loader.batch_size=8", "optim.lr=1e-3", "data.val_fraction=0.2"):
         key = change.split("=")[0]
         with pytest.raises(ZooError, match=rf"different: {key}.*changing=\[{key}\]"):
