@@ -15,7 +15,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import Checkpoint, RichProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -125,18 +125,19 @@ class Watch(lightning.Callback):
         self.tokens, self.training_seconds, self.row = state["tokens"], state["training_seconds"], state["row"]
 
 
-class Interruption(lightning.Callback):
-    """On Ctrl-C, SIGTERM or SIGUSR1, finishes the step, writes the last checkpoint and stops; on a second one, stops at once.
+class Last(Checkpoint):
+    """Writes last.ckpt every so many steps, each with its evaluation, where it has one, done; and when asked to stop, stops then.
 
-    It is enough that one of the processes that train together is told: after each step they ask each other.
+    What asks is Ctrl-C, SIGTERM or SIGUSR1; on a second one, it stops at once. It is enough that one of the processes that train
+    together is told: after each step they ask each other.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self, checkpoint: Path) -> None:
-        self.checkpoint, self.asked = checkpoint, 0
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self.every, self.asked = path, every, 0
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> Last:
         self.before: dict[int, Any] = {number: signal.getsignal(number) for number in self.SIGNALS}
         self._listen()
         return self
@@ -164,18 +165,22 @@ class Interruption(lightning.Callback):
         self._listen()
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-        if trainer.fit_loop._should_accumulate():
-            return
+        loop = trainer.fit_loop
+        if not loop._should_accumulate() and not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
+            self._step_done(trainer, module)
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if trainer.state.fn == "fit":
+            self._step_done(trainer, module)
+
+    def _step_done(self, trainer: Any, module: Any) -> None:
         asked = self.asked
         if trainer.world_size > 1:  # Lightning, too, waits for the others at every step
             asked = int(trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max"))
+        if asked or trainer.global_step % self.every == 0:
+            trainer.save_checkpoint(self.path)
         if asked:
-            trainer.save_checkpoint(self.checkpoint)
             raise Interrupted(signal.Signals(asked).name, agreed=True)
-
-    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
-        if self.asked and trainer.world_size == 1:  # several go on to the next step, since not all evaluate as many batches
-            raise Interrupted(signal.Signals(self.asked).name, agreed=True)
 
 
 class Lines(lightning.Callback):

@@ -10,13 +10,13 @@ import importlib.metadata
 import logging
 import os
 import platform
-import re
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
 from zoo import cost, lit, models, objectives, registry, storage
-from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Lines, MetricsFile, Streams, Watch
+from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
@@ -39,7 +39,6 @@ from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
-WORKER_KILLED = re.compile(r"^DataLoader worker \(.*\) (is killed by signal: \w+|exited unexpectedly)")
 log = logging.getLogger("zoo")
 _locks: list[Any] = []  # that this process holds until its end
 
@@ -170,8 +169,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                 path.replace(path.with_suffix(".damaged"))
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
-    with Interruption(last) as interruption:
-        trainer = _trainer(config, folder, summary, [watch, Streams(config["seed"]), interruption], resume_step)
+    with Last(last, settings["checkpoint_every"]) as saving:
+        trainer = _trainer(config, folder, summary, [watch, Streams(config["seed"])], saving, resume_step)
         try:
             trainer.fit(module, datamodule=data, ckpt_path=str(start) if resume_step else None, weights_only=True)
             if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
@@ -182,9 +181,9 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         except BaseException as error:
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
-            if killed := WORKER_KILLED.search(str(error)):
-                raise ZooError(f"a process that reads data {killed[1]}: where memory was short, lower loader.workers; then go on"
-                               " by resume=auto") from error
+            if _of_a_dead_worker(error):
+                raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short, lower"
+                               " loader.workers; then go on by resume=auto") from error
             raise
         finally:  # so far it came, however it ends
             summary.update(
@@ -200,6 +199,12 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")
+
+
+def _of_a_dead_worker(error: BaseException) -> bool:
+    """Whether a process that reads data is gone: torch says so, or the connection to it broke while torch waited for a batch."""
+    waiting = any(frame.f_code.co_name == "_try_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
+    return str(error).startswith("DataLoader worker (") or (waiting and isinstance(error, OSError | EOFError | RuntimeError))
 
 
 def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> tuple[Path, int, dict[Path, str]]:
@@ -235,16 +240,15 @@ def _check_fit(path: Path, checkpoint: dict[str, Any], model: torch.nn.Module, c
                        " changing=[data]")
 
 
-def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any],
+def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any], last: Last,
              resume_step: int) -> lightning.Trainer:
     settings = config["trainer"]
     devices = [free_gpu()] if alone_on_a_gpu(settings) else settings["devices"]
     strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
     _quiet()
-    places: dict[str, Any] = {"dirpath": folder / "checkpoints", "enable_version_counter": False}
-    last = ModelCheckpoint(**places, filename="last", every_n_train_steps=settings["checkpoint_every"], save_top_k=1)
-    best = ModelCheckpoint(**places, filename="best", monitor="val/loss", save_top_k=1)
-    callbacks = [*callbacks, best, last]
+    best = ModelCheckpoint(dirpath=folder / "checkpoints", filename="best", monitor="val/loss", save_top_k=1,
+                           enable_version_counter=False)
+    callbacks = [*callbacks, best, last]  # in this order: last.ckpt knows of the best
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]

@@ -16,6 +16,7 @@ from tests.end_to_end.killing import trained
 from zoo import config, storage
 
 MODES = {
+    "together": ("arch.dropout=0.1", "trainer.checkpoint_every=4"),  # an evaluation at each checkpoint, and at the last step
     "plain": ("arch.dropout=0.1",),
     "accumulated": ("arch.dropout=0.1", "trainer.accumulate=2", "loader.isolate=true", "pos=rope"),
     "masked": ("model=bert", "size=tiny", "arch.layers=2", "arch.length=32", "loader.workers=1"),
