@@ -126,10 +126,10 @@ class Watch(lightning.Callback):
 
 
 class Last(Checkpoint):
-    """Writes last.ckpt every so many steps, each with its evaluation, where it has one, done; and when asked to stop, stops then.
+    """Writes last.ckpt every so many steps, and at the next one on Ctrl-C, SIGTERM or SIGUSR1; then stops, on a second at once.
 
-    What asks is Ctrl-C, SIGTERM or SIGUSR1; on a second one, it stops at once. It is enough that one of the processes that train
-    together is told: after each step they ask each other.
+    A step's evaluation belongs to it: Lightning takes one that was due after a checkpoint for done. It is enough that one of
+    the processes that train together is told to stop: after each step they ask each other.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

@@ -61,9 +61,9 @@ class Dashboard(WandbLogger):
         super().__init__(experiment=run)
         self.summary = summary
 
-    log_metrics, log_hyperparams, finalize = map(
-        _dispensable, (WandbLogger.log_metrics, WandbLogger.log_hyperparams, WandbLogger.finalize)
-    )
+    log_metrics = _dispensable(WandbLogger.log_metrics)
+    log_hyperparams = _dispensable(WandbLogger.log_hyperparams)
+    finalize = _dispensable(WandbLogger.finalize)
 
 
 def finish(exit_code: int) -> None:

@@ -182,8 +182,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
             if _of_a_dead_worker(error):
-                raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short, lower"
-                               " loader.workers; then go on by resume=auto") from error
+                raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short,"
+                               " lower loader.workers; then go on by resume=auto") from error
             raise
         finally:  # so far it came, however it ends
             summary.update(
@@ -202,7 +202,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
 
 
 def _of_a_dead_worker(error: BaseException) -> bool:
-    """Whether a process that reads data is gone: torch says so, or the connection to it broke while torch waited for a batch."""
+    """Whether a process that reads data is gone: torch says so, or its connection broke while torch waited for a batch."""
     waiting = any(frame.f_code.co_name == "_try_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
     return str(error).startswith("DataLoader worker (") or (waiting and isinstance(error, OSError | EOFError | RuntimeError))
 

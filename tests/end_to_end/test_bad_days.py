@@ -22,7 +22,6 @@ import yaml
 from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import read_wandb, summary
-
 from tests.end_to_end.test_run import Hostile, Train, equal, losses, weights, when
 from zoo import callbacks, config, generate, registry, run, storage
 from zoo import train as train_command
@@ -116,7 +115,8 @@ def test_a_disk_that_is_really_full_is_one_sentence_and_the_run_goes_on(command:
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped", "empty"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, caplog: pytest.LogCaptureFixture, harm: str) -> None:
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, caplog: pytest.LogCaptureFixture,
+                                                                harm: str) -> None:
     words = ("trainer.checkpoint_every=2",)
     train("run", *words)
     expected, rows = weights("run"), losses("run")
@@ -156,7 +156,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_kept(train: Train) -> No
         torch.save(checkpoint, f"run/checkpoints/{name}.ckpt")
     before = Path("run/checkpoints/last.ckpt").read_bytes()
     for read in (lambda: train("run", "resume=auto"), lambda: storage.load_model("run")):
-        with pytest.raises(ZooError, match=r"ckpt is of format 2, which a newer version .* has written; this one reads format 1"):
+        with pytest.raises(ZooError, match=r"ckpt is of format 2, which a newer version .* this one reads format 1"):
             read()
     assert Path("run/checkpoints/last.ckpt").read_bytes() == before
 
@@ -266,12 +266,14 @@ def test_runs_of_the_same_second_have_folders_of_their_own() -> None:
         assert len(names) == 1000
 
 
-def test_a_clock_that_jumps_changes_nothing(train: Train, undisturbed: Same, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_changes_nothing(train: Train, undisturbed: Same, words: list[str],
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     jumps, real = iter(range(10**6)), time.time
     monkeypatch.setattr(time, "time", lambda: real() + (-1) ** next(jumps) * 1e9)
-    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+    with monkeypatch.context() as patch:
         when(5, lambda trainer: 1 / 0, patch)
-        train("runs/0")
+        with pytest.raises(ZeroDivisionError):
+            train("runs/0")
     for name, years in (("config.yaml", -50), ("summary.json", 50)):
         os.utime(f"runs/0/{name}", (real() + years * 3e7,) * 2)
     assert train_command._unfinished(config.compose([*words, "resume=auto"]), Path("runs")) == Path("runs/0")
@@ -286,7 +288,7 @@ def test_a_clock_that_jumps_changes_nothing(train: Train, undisturbed: Same, wor
 def test_a_hostile_configuration_of_a_run_runs_nothing(words: list[str], content: str) -> None:
     Path("run").mkdir()
     Path("run/config.yaml").write_text(content, encoding="utf-8")
-    with pytest.raises(ZooError, match="is damaged|holds a run of another configuration"):
+    with pytest.raises(ZooError, match=r"is damaged|holds a run of another configuration"):
         train_command._check_folder(config.compose([*words, "resume=auto"]), Path("run"))
     assert not Path("owned").exists()
 
@@ -316,7 +318,8 @@ def test_ten_thousand_unknown_keys_are_refused_by_the_first(elsewhere: Callable[
 
 
 @pytest.mark.slow
-def test_a_configuration_of_ten_thousand_keys_is_written_and_found_again(elsewhere: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_configuration_of_ten_thousand_keys_is_written_and_found_again(elsewhere: Callable[[str], str],
+                                                                         tmp_path: Path) -> None:
     begun = time.process_time()
     words = [elsewhere(many(10_000)), "experiment=big", "arch.dim=16", "arch.heads=2", "resume=auto"]
     composed = config.compose(words)
@@ -331,8 +334,8 @@ NAMES = ["Ünïcødé 実験 🧪", "spaces and 'quotes' = $HOME", "/".join(["l"
 
 
 @pytest.mark.parametrize("name", NAMES, ids=["unicode", "quotes", "long"])
-def test_a_folder_may_have_any_name(train: Train, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                                    name: str) -> None:
+def test_a_folder_may_have_any_name(train: Train, text: Path, monkeypatch: pytest.MonkeyPatch,
+                                    capsys: pytest.CaptureFixture[str], name: str) -> None:
     for folder in (Path(name) / "text", Path(name) / "run"):
         folder.mkdir(parents=True)
     for file in text.iterdir():
