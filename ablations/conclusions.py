@@ -56,7 +56,7 @@ def remarks(results: Results, compared: Comparison | None) -> list[str]:
     told = list(results.notes)
     levels = results.plan["arms"][0].get("levels") if results.plan else None
     if levels and results.baseline not in levels.values():
-        told.append(f"The {results.baseline} is {', '.join(map(str, levels.values()))}.")
+        told.append(f"The baseline is {', '.join(map(str, levels.values()))}.")
     if compared is None:
         return told
     if results.study.get("design") == "ladder":

@@ -32,7 +32,7 @@ def metric(study: Study, run: Mapping[str, Any]) -> float | None:
 def capped(study: Study, run: Mapping[str, Any]) -> float | None:
     """What a run counts as: a diverged one is not dropped, but has learned no more than how often each token comes."""
     if run.get("status") == "diverged" and study.metric == "val/loss":
-        return (run.get("data") or {}).get("unigram_nats")
+        return run.get("unigram_nats")
     return metric(study, run)
 
 

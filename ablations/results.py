@@ -16,10 +16,10 @@ import numpy as np
 import yaml
 
 from ablations.stats import Array, Outcome
+from zoo.data import yardsticks
 from zoo.registry import ZooError, did_you_mean
 from zoo.storage import read_json
 
-STUCK = 0.98  # of the unigram loss, above which a run has learned no more than how often each token comes
 MUST_AGREE = {"data": "the data's fingerprint", "tokenizer": "the tokenizer", "over": "what their loss is over"}
 READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where yaml was built with it
 NOTED = {"git_sha": "version of the code", "versions": "packages", "host": "machine"}
@@ -46,12 +46,12 @@ class Run:
     @property
     def unigram(self) -> float | None:
         """The loss of the unigram model on its validation text, in nats a token."""
-        found = (self.summary.get("data") or {}).get("unigram_nats")
+        found = self.summary.get("unigram_nats", (self.summary.get("data") or {}).get("unigram_nats"))
         return float(found) if isinstance(found, int | float) else None
 
     def outcome(self, metric: str) -> Outcome:
         value = self.value(metric)
-        stuck = metric == "val/loss" and value is not None and self.unigram is not None and value > STUCK * self.unigram
+        stuck = metric == "val/loss" and value is not None and yardsticks.stuck(value, self.unigram)
         status = "failed" if self.status == "finished" and value is None else self.status
         return Outcome(self.arm, self.seed, value, status, stuck)
 

@@ -124,15 +124,20 @@ def test_what_fitted_fits_and_what_did_not_does_not(model: str, words: str, chec
 
 
 def test_memory_lies_where_it_was_measured() -> None:
-    """torchtitan 2025, table 1: Llama 3.1 8B on 8 H100, 2 sequences, every other layer's activations recomputed: 82.4 GiB."""
-    needed = [planned("Llama 3 8B", "gpus=8 micro=2", checkpointing)["memory_bytes"] / 2**30 for checkpointing in (True, False)]
+    """torchtitan 2025, table 1: Llama 3.1 8B on 8 H100, 2 sequences, every other layer's activations recomputed: 82.4 GiB.
+
+    There all logits are kept in float32, with their gradient, of which zoo.loss has a part at a time.
+    """
+    logits = 2 * (2 * 8192 * 128_256 * 4)
+    needed = [(planned("Llama 3 8B", "gpus=8 micro=2", checkpointing)["memory_bytes"] + logits) / 2**30
+              for checkpointing in (True, False)]
     assert needed[0] < 82.4 < needed[1]
     assert sum(needed) / 2 == pytest.approx(82.4, rel=0.15)
 
 
 FIGURES = Figures(
-    parameters=1000, outer=100, block=90, flops=6000, length=10, stream=40, residuals=20, kept=800, kept_block=80, inputs=400,
-    logits=60,
+    parameters=1000, states=2000, outer=100, block=90, flops=6000, length=10, stream=40, residuals=20, kept=800, kept_block=80,
+    inputs=400, logits=60,
 )
 PLAN = Plan(gpus=16, batch=640, micro=1, precision="bf16-mixed")
 

@@ -150,3 +150,11 @@ def test_a_large_model_costs_no_memory() -> None:
     words += ["ffn=swiglu", "ffn.hidden=11008", "norm=rms", "head.tied=false"]
     model = models.build(config.compose(words), device="meta")
     assert sum(parameter.numel() for parameter in model.parameters()) == 6_738_415_616
+
+
+def test_the_logits_of_a_large_vocabulary_do_not_count_all_at_once() -> None:
+    """They are made in parts, of `zoo.loss.LOGITS` at most: twice the tokens beyond that cost no more logits."""
+    words = [*MEMORY, "arch.vocab=65536", "loader.batch_size=16"]
+    whole = 2 * 16 * 32 * 65536 * 4
+    grown, model = cost.training_memory(config.compose(words)), cost.of(config.compose(words))["parameters"]
+    assert grown < 16 * model + whole / 4

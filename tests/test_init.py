@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import ARCH, BASE, Case, Choice, base, cases, choices, make, said
-from zoo import models, registry
+from tests.conftest import ARCH, BASE, Case, Choice, base, cases, choices, make, said, tokens
+from zoo import config, models, optim, registry, train
+from zoo.attention import MultiHead
 from zoo.init import initialise
 from zoo.models import Decoder
-from zoo.registry import register
+from zoo.registry import ZooError, register
 
 WIDE = {"dim": 64, "layers": 2, "vocab": 100, "length": 50}
 
@@ -179,3 +180,64 @@ def test_a_norm_starts_neutral(choice: Choice) -> None:
     """Whatever it does beside, a fresh norm adds nothing of its own to zeros."""
     norm: Any = make(norm=choice).stack.norm
     assert torch.equal(norm(torch.zeros(3, 16)), torch.zeros(3, 16))
+
+
+NARROW, WIDER = {"dim": 32, "heads": 4}, {"dim": 128, "heads": 4}
+MUP = {"name": "mup", "dim": 32, "head_dim": 8}
+
+
+@cases("attn", "ffn", "norm", "residual")
+def test_mup_at_its_own_width_is_fan_in(case: Case) -> None:
+    """The same values, rates and scales, so that what is known of a model at this width still holds."""
+    usual = make(arch=NARROW, **{case[0]: case[1]})
+    widths = [module.width for module in usual.modules() if isinstance(module, MultiHead)]
+    init = MUP | {"head_dim": next(iter(widths), 8)}
+    ours = make(arch=NARROW, init=init, **{case[0]: case[1]})
+    for name, values in parameters(usual).items():
+        assert torch.equal(values, parameters(ours)[name]), name
+    assert all(group["factor"] == 1 for group in optim.parameter_groups(ours, init))
+    assert torch.equal(usual(tokens()), ours(tokens()))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_mup_is_the_papers(tied: bool) -> None:
+    """Yang et al. 2022, table 8, and section 4 for attention; by their ratio to the narrow model, four times as wide."""
+    head = {"name": "linear", "tied": tied}
+    wide = make(arch=WIDER | {"vocab": 100}, init=MUP, pos="learned", ffn="moe", head=head)
+    rates = {id(group["params"][0]): group["factor"] for group in optim.parameter_groups(wide, MUP)}
+    for name, values in wide.named_parameters():
+        hidden = "blocks" in name and values.ndim > 1
+        assert rates[id(values)] == (1 / 4 if hidden else 1), name
+        if values.ndim > 1:
+            usual = values.shape[1] ** -0.5 if hidden else 32**-0.5
+            check_deviation(name, values.detach(), usual / 2 if "router" in name else usual)
+    scale = wide.stack.blocks[0].attn.sublayer.scale
+    assert scale == pytest.approx(8**0.5 / 32), "1/d, and 1/√d where heads are 8 wide"
+    hidden = torch.randn(3, 128)
+    expected = hidden @ (wide.embed if tied else wide.head).weight.T / 4
+    torch.testing.assert_close(wide.logits(hidden), expected)
+
+
+def test_decay_a_step_does_not_depend_on_the_rates_factor() -> None:
+    model = make(arch=WIDER, init=MUP)
+    optimizer = registry.build("optim", {"name": "adamw", "lr": 0.1, "weight_decay": 0.2}, optim.parameter_groups(model, MUP))
+    assert {group["lr"] for group in optimizer.param_groups} == {0.1, 0.025}
+    assert optimizer.param_groups[0]["lr"] == 0.1, "the first is the one that is shown"
+    decays = [group["lr"] * group["weight_decay"] for group in optimizer.param_groups]
+    assert decays == pytest.approx([0.02, 0.02, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["attn.scale=1"], "leave attn.scale out"),
+        (["head.scaled=true"], "head.scaled=false"),
+        (["embed=scaled"], "embed=plain"),
+        (["optim=muon"], "optim=adamw or lion"),
+        (["optim=adafactor"], "optim=adamw or lion"),
+        (["init.dim=0"], "at least 1"),
+    ],
+)
+def test_what_mup_is_not_made_for_is_refused_before_a_run(words: list[str], told: str) -> None:
+    with pytest.raises(ZooError, match=told):
+        train.refuse_meaningless(config.compose(["init=mup", "arch.dim=256", "arch.layers=1", *words]))

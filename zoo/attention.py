@@ -32,8 +32,44 @@ def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sc
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float,
          softcap: float | None) -> Tensor:
     """torch's fused attention: memory linear in the length wherever its flash kernels serve."""
+    large = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] >= WEIGHTS and q.is_cpu and not torch.compiler.is_compiling()
+    if large and mask is not None and mask.requires_grad and not dropout and q.shape[1] == k.shape[1]:
+        return _LearnedBias.apply(q, k, v, mask, scale)
     gqa = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=gqa)
+
+
+WEIGHTS = 2**18  # of attention, from which on it pays not to keep them
+
+
+class _LearnedBias(torch.autograd.Function):
+    """Attention with a float mask that is learned, for which torch has no kernel on a CPU that does not keep all weights.
+
+    The forward pass is its flash kernel; the backward pass makes the weights again, a row of the batch at a time, so that they
+    are never in memory for all rows and layers, and are in the cache of the processor while they are used.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+        y = F.scaled_dot_product_attention(q, k, v, bias.detach(), scale=scale)
+        ctx.save_for_backward(q, k, v, bias, y)
+        ctx.scale = scale
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, y = ctx.saved_tensors
+        at_q, at_k, at_v, at_bias = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.zeros_like(bias))
+        for row, (one_q, one_k, one_v, one_y, one) in enumerate(zip(q, k, v, y, gradient, strict=True)):
+            place = row if len(bias) > 1 else 0
+            weights = torch.baddbmm(bias[place].expand(len(one_q), -1, -1), one_q, one_k.mT, alpha=ctx.scale).softmax(-1)
+            weights.nan_to_num_(0.0)  # what sees nothing reads nothing
+            at_v[row] = weights.mT @ one
+            at_scores = (one @ one_v.mT).sub_((one * one_y).sum(-1, keepdim=True)).mul_(weights)
+            at_bias[place] += at_scores.sum_to_size(bias[place].shape)
+            at_q[row], at_k[row] = (at_scores @ one_k).mul_(ctx.scale), (at_scores.mT @ one_q).mul_(ctx.scale)
+        return at_q, at_k, at_v, at_bias, None
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float,
@@ -148,8 +184,6 @@ def head_width(dim: int, heads: int, head_dim: int | None) -> int:
     return head_dim or dim // heads
 
 
-def in_heads(x: Tensor, width: int, norm: nn.Module | None = None, normed: int | None = None) -> Tensor:
-    """(B, Q, H·D) -> (B, H, Q, D); where there is a norm, each stretch of `normed` entries (default: a head's) normalised."""
-    if norm is not None:
-        x = norm(x.unflatten(-1, (-1, normed or width))).flatten(-2)
+def in_heads(x: Tensor, width: int) -> Tensor:
+    """(B, Q, H·D) -> (B, H, Q, D)."""
     return x.view(*x.shape[:2], -1, width).transpose(1, 2)

@@ -52,16 +52,19 @@ class Streams(lightning.Callback):
         self.seed = seed
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
-        self._seed("dropout", trainer.global_rank, index)
+        self._seed(module, "dropout", trainer.global_rank, index)
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
-        self._seed("evaluation", trainer.global_rank)
+        self._seed(module, "evaluation", trainer.global_rank)
 
-    def _seed(self, *names: str | int) -> None:
+    def _seed(self, module: Any, *names: str | int) -> None:
         seed = derive(self.seed, *names)
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
+        if module.device.type == "cpu":  # torch.manual_seed keeps a stack trace for each kind of device that is not here
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
 
 class Watch(lightning.Callback):

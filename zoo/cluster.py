@@ -19,8 +19,8 @@ SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 RESERVED = 0.08  # of a GPU's memory: CUDA's context, NCCL's buffers, fragments
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022
 UPDATE = 7  # numbers read or written a parameter in AdamW's step: w, g, m, v read; w, m, v written
-BYTES = {  # of a weight, its gradient, its two moments, and of what is computed with
-    "32-true": (4, 4, 8, 4), "bf16-mixed": (4, 4, 8, 2), "16-mixed": (4, 4, 8, 2), "bf16-true": (2, 2, 4, 2),
+BYTES = {  # of a weight (and of what the optimiser keeps of it), its gradient, and of what is computed with
+    "32-true": (4, 4, 4), "bf16-mixed": (4, 4, 2), "16-mixed": (4, 4, 2), "bf16-true": (2, 2, 2),
 }
 
 
@@ -29,6 +29,7 @@ class Figures:
     """What was counted of a model; bytes are those of one sequence's float32 activations kept for the backward pass."""
 
     parameters: int
+    states: int  # numbers that the optimiser keeps between steps
     outer: int  # parameters outside the blocks: embedding, head
     block: int  # parameters of the largest block
     flops: float  # a token, forward and backward
@@ -126,19 +127,19 @@ def check(plan: Plan) -> None:
 
 def memory(figures: Figures, plan: Plan) -> dict[str, float]:
     """Bytes on each GPU, by what takes them."""
-    weight, gradient, moments, computed = BYTES[plan.precision]
-    own = figures.parameters / plan.tensor
+    weight, gradient, computed = BYTES[plan.precision]
+    own, states = figures.parameters / plan.tensor, figures.states / plan.tensor
     gathered = 0.0
     if plan.strategy == "fsdp" and plan.ranks > 1:
         # a block's weights and the next one's, in the precision that is computed with; its gradient before it is scattered
         gathered = (figures.outer + 2 * figures.block) / plan.tensor * computed + figures.block / plan.tensor * gradient
-        own /= plan.ranks
+        own, states = own / plan.ranks, states / plan.ranks
     elif computed < weight:
         gathered = own * computed  # autocast's copies, which the backward pass needs
     share, whole = plan.micro / plan.tensor, 1 if plan.precision.endswith("mixed") else computed / 4
     kept = figures.inputs + figures.kept_block if plan.checkpointing else figures.kept
     return {
-        "weights": own * weight, "gradients": own * gradient, "optimiser": own * moments, "gathered weights": gathered,
+        "weights": own * weight, "gradients": own * gradient, "optimiser": states * weight, "gathered weights": gathered,
         "activations": share * kept * computed / 4, "logits": share * figures.logits * whole,
     }
 
@@ -178,7 +179,7 @@ def step(figures: Figures, plan: Plan) -> dict[str, float]:
         raise ZooError(f"batch={plan.batch:.4g} is less than half of the {at_once:,} tokens of one micro-batch on"
                        f" {plan.ranks:,} data parallel ranks: give a larger batch, a larger tensor, or fewer gpus")
     tokens = micro_batches * at_once
-    _, gradient, _, computed = BYTES[plan.precision]
+    _, gradient, computed = BYTES[plan.precision]
     model = tokens * figures.flops / plan.gpus / plan.device.peak(plan.precision)
     computing = model * (4 / 3 if plan.checkpointing else 1) / (plan.kernels or plan.device.reached)
     shard, passed = figures.parameters / plan.tensor, (plan.ranks - 1) / plan.ranks
@@ -240,7 +241,8 @@ def assumptions(plan: Plan) -> Iterator[str]:
         yield "ddp's gradients are views of its buckets"
     if tensor:
         yield "tensor parallel ranks share all activations, norms and logits too (sequence parallel, Korthikanti 2022)"
-    yield "AdamW: two moments a parameter; activations in 16 bits take half of those in 32, the loss is in 32"
+    yield "any optimiser's step takes as long as AdamW's"
+    yield "activations in 16 bits take half of those in 32, the loss is in 32"
     if not plan.tokens:
         yield f"{TOKENS_A_PARAMETER} tokens a parameter (Hoffmann 2022) are enough"
     yield "attention is counted in full, also its masked half; nothing is lost to restarts, evaluation or checkpoints"

@@ -27,7 +27,8 @@ from zoo.registry import ZooError, did_you_mean, first_line
 _HERE = Path(__file__).resolve().parent
 CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
 Config = dict[str, Any]
-FREE = ("resume", "changing", "logger", "trainer.progress", "trainer.sample")  # what may differ when a run goes on
+FREE = ("resume", "changing", "logger", "trainer.progress", "trainer.sample", "trainer.keep_memory",
+        "trainer.watch_every")  # what may differ when a run goes on
 MOST_RUNS = 10_000  # of one word of a sweep
 
 

@@ -95,6 +95,7 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from zoo import loss, optim
     from zoo.components.residual import Residual
     from zoo.data.cache import Tokens
     from zoo.data.loading import Blocks
@@ -119,8 +120,8 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     ids = np.zeros(sequences * loader["length"] + 1, dtype=np.int64)
     real = objective.prepare(Blocks(Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"])
                              .__getitems__(range(sequences)), config["seed"])
-    logits = real["places" if "places" in real else "labels"].numel() * config["arch"]["vocab"] * 4
     model = model or made(config)
+    states = optim.states(model, config["optim"], config["init"])
     blocks = [block for stack in model.stacks for block in stack.blocks]
     total = sum(parameter.numel() for parameter in model.parameters())
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
@@ -130,18 +131,20 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         _pretend(model)
-        weights = {p.untyped_storage()._cdata for p in model.parameters()}
-        objective(model, {name: fake.from_tensor(tensor) for name, tensor in real.items()})
+        own = {p.untyped_storage()._cdata for p in model.parameters()}
+        given = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
+        hidden = pack(objective.through(model, given, lambda hidden, head, embedding: hidden))
     for hook in hooks:
         hook.remove()
     by_block: dict[Any, int] = dict.fromkeys([None, *blocks], 0)
     for storage, (size, block) in kept.items():
-        by_block[block] += 0 if storage in weights else size
-    # the backward pass begins with a gradient as large as the logits, while all the rest is still there
+        by_block[block] += 0 if storage in own else size
+    # logits and their logarithms, then these and their gradient, while all the rest is still there
+    logits = 2 * min(len(hidden), loss.rows(config["arch"]["vocab"])) * config["arch"]["vocab"] * 4
     outside = by_block.pop(None) + logits
     stream = max(x.numel() * x.element_size() for x in inputs)
     return cluster.Figures(
-        total, total - sum(sizes), max(sizes), BACKWARD_AND_FORWARD * forward, loader["length"], stream / sequences,
+        total, states, total - sum(sizes), max(sizes), BACKWARD_AND_FORWARD * forward, loader["length"], stream / sequences,
         sum(isinstance(module, Residual) for module in model.modules()), sum(by_block.values()) / sequences,
         max(by_block.values()) / sequences, sum(x.numel() * x.element_size() for x in inputs) / sequences, outside / sequences,
     )
@@ -164,7 +167,7 @@ def memory(config: Mapping[str, Any], model: Any = None) -> dict[str, float]:
 
 
 def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
-    """Bytes of weights, gradients, AdamW's two moments, and of what one micro-batch's forward pass keeps for the backward."""
+    """Bytes of weights, gradients, optimiser, and of what one micro-batch's forward pass keeps for the backward."""
     return int(sum(memory(config, model).values()))
 
 
@@ -195,7 +198,7 @@ def table(cost: Mapping[str, Any], title: str) -> Any:
     shown.add_row("  forward", f"{cost['flops_per_token_forward']:.4g}")
     shown.add_row("training FLOPs", f"{cost['training_flops']:.4g}", "all steps")
     shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "sequences of arch.length, float32")
-    shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, AdamW, activations")
+    shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, optimiser, activations")
     return shown
 
 

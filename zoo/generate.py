@@ -34,8 +34,9 @@ def main() -> None:
         print(f"usage: python -m zoo.generate {shown}\n\n{__doc__}")
         return
     request = parse(words)
-    from zoo import lit, storage
+    from zoo import lit, memory, storage
 
+    memory.keep_freed()
     model, tokenizer, config = storage.load_model(request.ckpt)
     how = {name: value for name, value in vars(request).items() if name not in ("ckpt", "prompt")}
     print(lit.learner(config, model, tokenizer).answer(request.prompt, **how))

@@ -1,8 +1,9 @@
 """Initialisation, in one place. A parameter's first value depends on (seed, its name, its shape, the policy) alone.
 
 So the parts that two variants share start equal, whether the model was made on the meta device first, and on how many
-devices. A policy gives the standard deviation of a matrix by its name; biases start at zero, and modules without a matrix
-(norms) at their own constants.
+devices. A policy gives the standard deviation of a matrix by its name, and where it says more than the first value (muP), the
+rate it learns at and the constants it is multiplied by; biases start at zero, and modules without a matrix (norms) at their own
+constants.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zoo.attention import MultiHead
+from zoo.components.embed import Scaled
+from zoo.components.head import LinearHead
 from zoo.components.pos import Position
 from zoo.components.residual import DeepNorm, Residual
 from zoo.registry import Component, ZooError, build, register
@@ -30,6 +33,19 @@ class Policy:
     def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
         """Of a matrix `name`; `within` are the modules around it, from the model to the one that owns it."""
         raise NotImplementedError
+
+    def rate(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        """The factor of its learning rate, asked as for std."""
+        return 1.0
+
+    def settle(self, model: nn.Module) -> None:
+        """Set the constants by which the model multiplies. Raises ZooError for a model that it is not made for."""
+
+
+def modules_around(model: nn.Module, path: str) -> list[nn.Module]:
+    """From the model to the module at this path."""
+    words = path.split(".") if path else []
+    return [model.get_submodule(".".join(words[:depth])) for depth in range(len(words) + 1)]
 
 
 def innermost(within: Sequence[nn.Module], kind: type[Any]) -> Any:
@@ -95,6 +111,54 @@ class DeepNormGains(Policy):
         return gain * (2 / (shape[-1] + shape[-2])) ** 0.5
 
 
+@register("init", "mup")
+class MaximalUpdate(Policy):
+    """Maximal update parametrisation (μP, Yang 2022), by which the best learning rate of a narrow model is a wide one's.
+
+    As init=fan_in where arch.dim is `dim` and heads are `head_dim` wide. At m times the width: matrices 1/fan-in with 1/m of
+    the rate; embeddings, positions and the head start, and learn, as at `dim`, and logits are 1/m of the head's product;
+    routers and classifiers start at 1/m of the variance; scores are q·k·√head_dim/width. For an optimiser whose steps have
+    entries of one size (adamw, lion). All widths are to grow with arch.dim.
+    """
+
+    def __init__(self, *, dim: int = 128, head_dim: int = 32) -> None:
+        if dim < 1 or head_dim < 1:
+            raise ZooError(f"init.dim={dim} and init.head_dim={head_dim} must be at least 1")
+        self.dim, self.head_dim = dim, head_dim
+
+    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        if self._of_fixed_size(name, within):
+            return self.dim**-0.5
+        narrowing = self._times(within[0]) ** -0.5 if name.endswith(("router.weight", "classes.weight")) else 1.0
+        return shape[-1] ** -0.5 * narrowing
+
+    def rate(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+        return 1.0 if self._of_fixed_size(name, within) else 1 / self._times(within[0])
+
+    def settle(self, model: nn.Module) -> None:
+        if isinstance(model.embed, Scaled):
+            raise ZooError("init=mup keeps embeddings of one size, and embed=scaled does not: choose embed=plain")
+        for module in model.modules():
+            if isinstance(module, MultiHead):
+                ours = self.head_dim**0.5 / module.width
+                if module.scale not in (module.width**-0.5, ours):
+                    raise ZooError("init=mup sets the scale of the scores itself: leave attn.scale out")
+                module.scale = ours
+            if isinstance(module, LinearHead):
+                ours = 1 / self._times(model)
+                if module.scale not in (None, ours):
+                    raise ZooError("init=mup sets the scale of the logits itself: choose head.scaled=false")
+                module.scale = ours
+
+    def _times(self, model: Any) -> float:
+        return model.embed.weight.shape[-1] / self.dim
+
+    def _of_fixed_size(self, name: str, within: Sequence[nn.Module]) -> bool:
+        """Whether one of its sides is a vocabulary or the like, whatever the width of the model."""
+        tables = isinstance(within[-1], nn.Embedding) or innermost(within, Position) is not None
+        return tables or (isinstance(within[-1], LinearHead) and name.endswith("weight"))
+
+
 @torch.no_grad()
 def initialise(model: nn.Module, policy: Component, seed: int) -> None:
     """Set every parameter of the model, drawing each matrix from a stream of its own."""
@@ -112,8 +176,7 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
         else:
             for parameter in own.values():
                 parameter.zero_()
-        words = path.split(".") if path else []
-        within = [model.get_submodule(".".join(words[:depth])) for depth in range(len(words) + 1)] if matrices else []
+        within = modules_around(model, path) if matrices else []
         for name, matrix in matrices.items():
             drawn = [_normal(shape, policy.std(part, shape, within), derive(seed, "init", part))
                      for part, shape in _parts(module, name, matrix)]

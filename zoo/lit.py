@@ -46,15 +46,16 @@ class Learner(lightning.LightningModule):
 
     def on_fit_start(self) -> None:
         # not buffers: DDP would overwrite them with those of the first rank
-        self.window_tokens = torch.zeros((), device=self.device)
+        self.window = torch.zeros(2, device=self.device)  # loss and tokens of this step
         self.shown = self.shown.to(self.device)
         self.loads: dict[Any, Tensor] = {}  # of the routers that balance without a loss, in this step
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         trace = Trace()
         loss, tokens = self.objective(self.model, batch, trace)
-        self.window_tokens += tokens
-        self.shown += torch.stack([loss.detach(), tokens])
+        sums = torch.stack([loss.detach(), tokens])
+        self.window += sums
+        self.shown += sums
         for router, loads in trace.loads:
             self.loads[router] = self.loads.get(router, 0) + loads
         return (loss + self.objective.share * sum(trace.losses)) / self._nominal_tokens()
@@ -62,11 +63,13 @@ class Learner(lightning.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn the gradient of the sum into that of the mean over all tokens of the step, on all ranks."""
         world = self.trainer.world_size
-        tokens = self.window_tokens if world == 1 else self.trainer.strategy.reduce(self.window_tokens.clone(), reduce_op="sum")
+        tokens = self.window[1] if world == 1 else self.trainer.strategy.reduce(self.window[1].clone(), reduce_op="sum")
         scale = self._nominal_tokens() * self.trainer.accumulate_grad_batches * world / tokens.clamp(min=1)
-        if scale.is_cuda or scale != 1:  # asking a GPU would wait for it
-            torch._foreach_mul_([sharding.local(p.grad) for p in self.model.parameters() if p.grad is not None], scale)
-        self.window_tokens.zero_()
+        gradients = [sharding.local(p.grad) for p in self.model.parameters() if p.grad is not None]
+        if gradients and (scale.is_cuda or scale != 1):  # asking a GPU would wait for it
+            torch._foreach_mul_(gradients, scale)
+        self.gradient_scale = scale
+        self.window.zero_()
         self._rebalance()
 
     def _rebalance(self) -> None:
@@ -117,7 +120,7 @@ class Learner(lightning.LightningModule):
             logger.log_metrics(measured, self.trainer.global_step)
 
     def configure_optimizers(self) -> Any:
-        optimizer = build("optim", self.config["optim"], optim.parameter_groups(self.model))
+        optimizer = build("optim", self.config["optim"], optim.parameter_groups(self.model, self.config["init"]))
         schedule = build("schedule", self.config["schedule"], self.config["trainer"]["max_steps"])
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

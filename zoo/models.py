@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from zoo.init import initialise
 from zoo.registry import Component, ZooError, register
 from zoo.stack import Parts, Stack
 
+Read = Callable[[Tensor, nn.Module, Tensor], Any]
 LAYERED = ("norm", "residual", "block", "pos", "attn", "ffn")
 
 
@@ -39,6 +40,13 @@ class Model(nn.Module):
     def logits(self, hidden: Tensor, places: Tensor | None = None) -> Tensor:
         """(..., dim) -> (..., vocab); or (B, Q, dim) -> (N, vocab), of these (N,) of the B·Q places alone."""
         return self.head(hidden if places is None else hidden.flatten(0, 1)[places], self.embed.weight)
+
+    def read(self, hidden: Tensor, what: Read | None, places: Tensor | None = None) -> Any:
+        """The logits at these places, or what a function makes of the hidden states there (N, dim), head and embedding."""
+        if what is None:
+            return self.logits(hidden, places)
+        hidden = hidden.flatten(0, 1)
+        return what(hidden if places is None else hidden[places], self.head, self.embed.weight)
 
     @property
     def stacks(self) -> list[Stack]:
@@ -68,14 +76,15 @@ class OneStack(Model):
         return self.stack(self.embed(tokens, segments), padding_mask, **given)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, places: Tensor | None = None,
-                **given: Any) -> Tensor:
+                read: Read | None = None, **given: Any) -> Any:
         """tokens (B, Q) -> logits (B, Q, vocab), or where `places` (N,) names some of the B·Q, of these alone (N, vocab).
 
         padding_mask (B, Q) is True where there is a token, on either side. May be given by name: positions (B, Q) and
         documents (B, Q), which place and separate packed documents; segments (B, Q), where the embedding has such; a cache
-        (zoo.context.Cache) of the tokens before these; a trace (zoo.context.Trace) to be written.
+        (zoo.context.Cache) of the tokens before these; a trace (zoo.context.Trace) to be written. Where a loss needs them in
+        parts only, `read` makes it of the hidden states (N, dim), the head and the embedding, and is what is returned.
         """
-        return self.logits(self.hidden(tokens, padding_mask, **given), places)
+        return self.read(self.hidden(tokens, padding_mask, **given), read, places)
 
 
 @register("arch", "decoder")
@@ -134,13 +143,14 @@ class EncoderDecoder(Model):
         memory = self.encode(tokens, padding_mask, trace=trace)
         return self.decode(decoder_tokens, memory, padding_mask, padding=decoder_padding_mask, trace=trace, cache=cache)
 
-    def forward(self, tokens: Tensor, decoder_tokens: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
+    def forward(self, tokens: Tensor, decoder_tokens: Tensor, padding_mask: Tensor | None = None, *,
+                read: Read | None = None, **given: Any) -> Any:
         """tokens (B, M) and decoder_tokens (B, Q) -> logits (B, Q, vocab).
 
         padding_mask (B, M) is True where there is a token of the first sequence, on either side. May be given by name:
-        decoder_padding_mask (B, Q), a trace (zoo.context.Trace) to be written.
+        decoder_padding_mask (B, Q), a trace (zoo.context.Trace) to be written; `read` as for a decoder.
         """
-        return self.logits(self.hidden(tokens, decoder_tokens, padding_mask, **given))
+        return self.read(self.hidden(tokens, decoder_tokens, padding_mask, **given), read)
 
 
 def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> Any:
@@ -151,6 +161,7 @@ def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> A
     with torch.device("meta"):
         model = registry.build("arch", config["arch"], config)
     model.config = config
+    registry.build("init", config["init"]).settle(model)
     if device != "meta":
         try:
             model = model.to_empty(device=device)

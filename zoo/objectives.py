@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Objective:
     serves = "decoder"  # the family of models
     extra = 0  # the ids it needs beyond the tokenizer's
     over: str | None = None  # what the loss of an evaluation is over, where that is not the whole text
+    of_text = False  # whether its labels come as often as the text's tokens, so that to know how often is worth their entropy
     smoothing = 0.0
     share = 1.0  # of the tokens that the model reads, how many are labelled: auxiliary losses are over all that it reads
 
@@ -51,30 +53,35 @@ class Objective:
 
     def __call__(self, model: Any, batch: Mapping[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
         """The sum of the losses and the number of labelled tokens; the model writes into the trace where one is given."""
-        from torch.nn import functional as F
+        from zoo import loss
 
-        logits, labels = self._logits(model, batch, trace)
-        loss = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=self.smoothing)
-        return loss, (labels != IGNORE).sum()
+        labels = self._labels(batch)
+        nats = self.through(model, batch, partial(loss.summed, labels=labels, ignore=IGNORE, smoothing=self.smoothing), trace)
+        return nats, (labels != IGNORE).sum()
 
     def evaluate(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Of each place that the head was asked for (N,): unsmoothed nats, whether it is the likeliest token, its label."""
-        from torch.nn import functional as F
+        from zoo import loss
 
-        logits, labels = self._logits(model, batch, None)
-        return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none"), logits.argmax(-1) == labels, labels
+        labels = self._labels(batch)
+        return *self.through(model, batch, partial(loss.measured, labels=labels, ignore=IGNORE)), labels
 
-    def _logits(self, model: Any, batch: Mapping[str, Tensor], trace: Any) -> tuple[Tensor, Tensor]:
+    def through(self, model: Any, batch: Mapping[str, Tensor], what: Any, trace: Any = None) -> Any:
+        """What a function makes of the hidden states wherever a logit is asked for, and of the head (zoo.loss)."""
         given: dict[str, Any] = {name: batch[name] for name in GIVEN if name in batch}
-        if trace is not None:
-            given["trace"] = trace
-        logits, labels = model(**given).flatten(0, -2), batch["labels"].flatten()
-        return logits, labels[batch["places"]] if "places" in batch else labels
+        return model(**given, read=what, **({} if trace is None else {"trace": trace}))
+
+    @staticmethod
+    def _labels(batch: Mapping[str, Tensor]) -> Tensor:
+        labels = batch["labels"].flatten()
+        return labels[batch["places"]] if "places" in batch else labels
 
 
 @register("objective", "clm")
 class CausalLM(Objective):
     """Causal language modelling: the cross-entropy of each next token (GPT, Radford 2018), in nats."""
+
+    of_text = True
 
 
 @register("objective", "mlm")
@@ -86,7 +93,7 @@ class MaskedLM(Objective):
     evaluations, so that models which learned at several rates are judged at one.
     """
 
-    serves = "encoder"
+    serves, of_text = "encoder", True
     extra = 1  # the mask
 
     def __init__(self, tokenizer: Any, length: int, *, rate: float = 0.15, mask_share: float = 0.8,
@@ -248,6 +255,7 @@ class Seq2Seq(Sequences):
     """
 
     over = "the second half of each block, given the first"
+    of_text = True
     share = 0.5
 
     def __init__(self, tokenizer: Any, length: int, *, smoothing: float = 0.0) -> None:

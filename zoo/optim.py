@@ -1,60 +1,210 @@
-"""How it is learned: optimisers (wiring: parameter groups) and learning-rate schedules (wiring: the number of steps).
+"""How the weights are moved: optimisers. Wiring: groups of parameters, as `parameter_groups` gives them.
 
-A schedule is a function of the optimiser step, from 0, that gives the factor of the learning rate; warm-up starts above zero.
+An optimiser joins the groups that it treats alike, and `kept` says how many numbers it keeps of a parameter between steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from zoo.registry import ZooError, register
+from zoo.init import modules_around
+from zoo.registry import Component, ZooError, build, register
 
-Schedule = Callable[[int], float]
+Group = dict[str, Any]
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of x, x³ and x⁵ (Jordan 2024)
+
+
+def parameter_groups(model: nn.Module, init: Component = "fan_in") -> list[Group]:
+    """A group for each parameter that is trained, in the model's order; a tied weight is one parameter.
+
+    decays: whether it is a matrix or an embedding, which weight decay is for, rather than a gain or a bias.
+    factor: of the learning rate, by the initialisation policy that the model was made with.
+    hidden: whether it is a matrix within the blocks. rows: of the projections that share it, if several do.
+    """
+    policy = build("init", init)
+    groups, known = [], set()
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(path, recurse=False):
+            if parameter.requires_grad and parameter not in known:
+                known.add(parameter)
+                matrix = parameter.ndim >= 2
+                factor = policy.rate(f"{path}.{name}", parameter.shape, modules_around(model, path)) if matrix else 1.0
+                rows: Any = getattr(module, "rows", {}) if matrix else {}
+                groups.append({"params": [parameter], "decays": matrix, "factor": factor, "rows": tuple(rows.values()),
+                               "hidden": matrix and "blocks" in path.split(".")})
+    return groups
+
+
+def states(model: nn.Module, optimizer: Component, init: Component) -> int:
+    """Numbers that an optimiser keeps between steps. The model may be on the meta device.
+
+    Raises ZooError for an optimiser that cannot be made, or not for this model.
+    """
+    groups = parameter_groups(model, init)
+    small = [group | {"params": [torch.zeros([1] * parameter.ndim) for parameter in group["params"]]} for group in groups]
+    made = build("optim", optimizer, small)
+    return sum(made.kept(parameter.shape, group) for group in groups for parameter in group["params"])
+
+
+def joined(groups: list[Group], lr: float, weight_decay: float, *by: str) -> list[Group]:
+    """These groups with their rate and their decay, as one where they agree in these and in `by`: a few are faster than many.
+
+    What decays, and then what has the full rate, comes first. lr·weight_decay of a matrix does not depend on its factor.
+    """
+    if weight_decay < 0 or not 0 <= lr < math.inf:
+        raise ZooError(f"optim.lr={lr} and optim.weight_decay={weight_decay} must be 0 or more")
+    found: dict[tuple[Any, ...], Group] = {}
+    for group in groups:
+        agreed = {word: group[word] for word in ("decays", "factor", *by)}
+        rate = {"lr": lr * agreed["factor"], "weight_decay": weight_decay / agreed["factor"] if agreed["decays"] else 0.0}
+        found.setdefault(tuple(agreed.values()), {"params": [], **agreed, **rate})["params"] += group["params"]
+    return sorted(found.values(), key=lambda group: (not group["decays"], group["factor"] != 1))
+
+
+def refuse_factors(name: str, groups: list[Group]) -> None:
+    """Of an optimiser whose step is sized by the matrix, where factors are for steps whose entries have one size."""
+    if any(group["factor"] != 1 for group in groups):
+        raise ZooError(f"init=mup gives matrices rates for steps like Adam's, and optim={name} sizes its steps by the matrix:"
+                       " choose optim=adamw or lion, or another init")
 
 
 @register("optim", "adamw")
-def adamw(groups: list[dict[str, Any]], *, lr: float = 2e-3, weight_decay: float = 0.1, beta1: float = 0.9,
-          beta2: float = 0.95, eps: float = 1e-8) -> torch.optim.Optimizer:
+class AdamW(torch.optim.AdamW):
     """AdamW (Loshchilov & Hutter 2019), torch's fused kernel; weight decay on matrices only."""
-    if weight_decay < 0 or not 0 <= lr < math.inf:
-        raise ZooError(f"optim.lr={lr} and optim.weight_decay={weight_decay} must be 0 or more")
-    for group in groups:
-        group["weight_decay"] = weight_decay if group["decays"] else 0.0
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
-    # the kernel could undo a loss scale by itself, but clipping comes before it and needs the true gradients
-    optimizer._step_supports_amp_scaling = False
-    return optimizer
+
+    def __init__(self, groups: list[Group], *, lr: float = 2e-3, weight_decay: float = 0.1, beta1: float = 0.9,
+                 beta2: float = 0.95, eps: float = 1e-8) -> None:
+        super().__init__(joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
+        # the kernel could undo a loss scale by itself, but clipping comes before it and needs the true gradients
+        self._step_supports_amp_scaling = False
+
+    def kept(self, shape: torch.Size, group: Group) -> int:
+        return 2 * shape.numel()
 
 
-def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups, each parameter in one: matrices and embeddings, which may decay; gains and biases, which do not."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    split = {decays: [p for p in parameters if (p.ndim >= 2) is decays] for decays in (True, False)}
-    return [{"params": members, "decays": decays} for decays, members in split.items() if members]
+@register("optim", "lion")
+class Lion(torch.optim.Optimizer):
+    """w -= lr·(sign(β₁·m + (1 - β₁)·g) + decay·w), then m = β₂·m + (1 - β₂)·g (Lion, Chen 2023); half of Adam's memory.
+
+    Its rate is some three to ten times smaller than AdamW's, and its decay as much larger.
+    """
+
+    def __init__(self, groups: list[Group], *, lr: float = 5e-4, weight_decay: float = 0.5, beta1: float = 0.9,
+                 beta2: float = 0.99) -> None:
+        for name, beta in {"beta1": beta1, "beta2": beta2}.items():
+            if not 0 <= beta < 1:
+                raise ZooError(f"optim.{name} must be from 0 to below 1, not {beta}")
+        self.beta1, self.beta2 = beta1, beta2
+        super().__init__(joined(groups, lr, weight_decay), {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = _called(closure)
+        for group in self.param_groups:
+            weights, gradients, momenta = _with_gradients(self, group)
+            if weights:
+                signs = torch._foreach_lerp(momenta, gradients, 1 - self.beta1)
+                torch._foreach_sign_(signs)
+                torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(weights, signs, alpha=-group["lr"])
+                torch._foreach_lerp_(momenta, gradients, 1 - self.beta2)
+        return loss
+
+    def kept(self, shape: torch.Size, group: Group) -> int:
+        return shape.numel()
 
 
-@register("schedule", "cosine")
-def cosine(steps: int, *, warmup: int = 40, final: float = 0.1) -> Schedule:
-    """Linear warm-up over `warmup` steps, then half a cosine down to `final` times the rate (Loshchilov & Hutter 2017)."""
-    if not 0 <= final <= 1:
-        raise ZooError(f"schedule.final must be from 0 to 1, not {final}")
-    warm = constant(steps, warmup=warmup)
+@register("optim", "adafactor")
+class Adafactor(torch.optim.Adafactor):
+    """Adafactor (Shazeer & Stern 2018), torch's: of a matrix's second moments only means of rows and columns are kept.
 
-    def factor(step: int) -> float:
-        progress = min(max(step - warmup, 0) / max(steps - warmup, 1), 1.0)
-        return warm(step) * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)
+    A step has the size of lr times the weight's own; lr falls at least as 1/√step. `clip` bounds a step before that.
+    """
 
-    return factor
+    def __init__(self, groups: list[Group], *, lr: float = 2e-2, weight_decay: float = 0.0, beta2_decay: float = 0.8,
+                 clip: float = 1.0) -> None:
+        refuse_factors("adafactor", groups)
+        super().__init__(joined(groups, lr, weight_decay), lr=lr, beta2_decay=-beta2_decay, d=clip)
+
+    def kept(self, shape: torch.Size, group: Group) -> int:
+        if len(shape) < 2:
+            return shape.numel()
+        return shape.numel() // shape[-1] + shape.numel() // shape[-2]
 
 
-@register("schedule", "constant")
-def constant(steps: int, *, warmup: int = 40) -> Schedule:
-    """Linear warm-up over `warmup` steps, then constant."""
-    if warmup < 0:
-        raise ZooError(f"schedule.warmup must be 0 or more steps, not {warmup}")
-    return lambda step: min((step + 1) / (warmup + 1), 1.0)
+@register("optim", "muon")
+class Muon(torch.optim.Optimizer):
+    """Momentum made orthogonal, for the matrices within the blocks (Muon, Jordan 2024); AdamW for all else.
+
+    An orthogonal step is scaled by .2·√max(rows, columns), to the size of AdamW's (Liu 2025), so that one rate and one decay
+    serve both. Projections that share a matrix are each made orthogonal by themselves. torch.optim.Muon does the same in
+    bfloat16 only, which most CPUs have no fast product for.
+    """
+
+    def __init__(self, groups: list[Group], *, lr: float = 2e-3, weight_decay: float = 0.1, momentum: float = 0.95,
+                 iterations: int = 5, beta1: float = 0.9, beta2: float = 0.95, eps: float = 1e-8) -> None:
+        refuse_factors("muon", groups)
+        if not 0 <= momentum < 1 or iterations < 1:
+            raise ZooError(f"optim.momentum={momentum} must be from 0 to below 1, and optim.iterations={iterations} at least 1")
+        self.momentum, self.iterations = momentum, iterations
+        others = [group for group in groups if not group["hidden"]]
+        self.adamw = AdamW(others, lr=lr, weight_decay=weight_decay, beta1=beta1, beta2=beta2, eps=eps)
+        hidden = joined([group for group in groups if group["hidden"]], lr, weight_decay, "hidden", "rows")
+        super().__init__([*self.adamw.param_groups, *hidden], {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = _called(closure)
+        self.adamw.state = self.state  # loading replaces both, and this one is what is saved
+        self.adamw.param_groups = [group for group in self.param_groups if not group.get("hidden")]
+        self.adamw.step()
+        for group in self.param_groups:
+            if group.get("hidden"):
+                self._orthogonal_step(group)
+        return loss
+
+    def _orthogonal_step(self, group: Group) -> None:
+        weights, gradients, momenta = _with_gradients(self, group)
+        for weight, gradient, momentum in zip(weights, gradients, momenta, strict=True):
+            momentum.lerp_(gradient, 1 - self.momentum)
+            step = gradient.lerp(momentum, self.momentum)  # Nesterov's
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            sizes = list(group["rows"]) or [len(weight)]
+            for part, piece in zip(weight.split(sizes), step.split(sizes), strict=True):
+                scale = 0.2 * max(piece.shape) ** 0.5
+                part.sub_(orthogonal(piece, self.iterations).to(part.dtype), alpha=group["lr"] * scale)
+
+    def kept(self, shape: torch.Size, group: Group) -> int:
+        return shape.numel() * (1 if group["hidden"] else 2)
+
+
+def orthogonal(matrix: Tensor, iterations: int) -> Tensor:
+    """U·f(S)·Vᵀ of a matrix U·S·Vᵀ, with f(S) near 1, by a Newton-Schulz iteration: in bfloat16 on a GPU, else as it is."""
+    a, b, c = NEWTON_SCHULZ
+    x = matrix.bfloat16() if matrix.is_cuda else matrix
+    x = x.mT if x.shape[0] > x.shape[1] else x
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if matrix.shape[0] > matrix.shape[1] else x
+
+
+def _called(closure: Callable[[], Any] | None) -> Any:
+    with torch.enable_grad():
+        return None if closure is None else closure()
+
+
+def _with_gradients(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The weights of a group that have a gradient, the gradients, and the momenta, which start at zero."""
+    weights = [weight for weight in group["params"] if weight.grad is not None]
+    for weight in weights:
+        if "momentum" not in optimizer.state[weight]:
+            optimizer.state[weight]["momentum"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+    momenta = [optimizer.state[weight]["momentum"] for weight in weights]
+    return weights, [cast(Tensor, weight.grad) for weight in weights], momenta

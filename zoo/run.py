@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import functools
 import importlib.metadata
 import logging
 import os
 import platform
-import resource
 import signal
 import subprocess
 import sys
@@ -30,11 +28,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
-from zoo import cost, lit, models, objectives, registry, storage
+from zoo import cost, lit, memory, models, objectives, registry, room, storage, vitals
 from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
+from zoo.data.yardsticks import stuck
 from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
 
@@ -95,7 +94,7 @@ def _telling_how_it_ends(tell: Any) -> Iterator[None]:
         yield
         tell(status="finished")
     except Diverged as error:
-        tell(status="diverged", error=str(error))
+        tell(status="diverged", outcome="diverged", error=str(error))
         raise
     except (Interrupted, KeyboardInterrupt) as error:
         tell(status="interrupted", error=f"stopped by {error or 'Ctrl-C'}")
@@ -123,20 +122,10 @@ def _finishing_wandb() -> Iterator[None]:
             dashboard.finish(code)
 
 
-def _keep_freed_memory() -> None:
-    """Tell glibc to keep large buffers for the next step instead of returning them to the kernel after each.
-
-    Its page faults are what large models on a CPU wait for; elsewhere this does nothing.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt, most = ctypes.CDLL("libc.so.6").mallopt, 2**31 - 1
-        for trim_or_map_threshold in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-            mallopt(trim_or_map_threshold, most)
-
-
 def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> None:
     settings, loader = config["trainer"], config["loader"]
-    _keep_freed_memory()
+    if settings["keep_memory"]:
+        memory.keep_freed()
     if settings["threads"]:
         torch.set_num_threads(settings["threads"])
     corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
@@ -153,11 +142,15 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if settings["compile"]:
         model.compile()
     module = lit.learner(config, model, corpus.tokenizer)
-    tell(over=module.objective.over)
+    tell(over=module.objective.over, unigram_nats=about["unigram_nats"] if module.objective.of_text else None)
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
                 eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare,
                 changing="data" in config["changing"])
+    needed, lacks = room.compared(config)
+    tell(memory=needed)
+    if lacks and storage.is_first_process():
+        print(f"warning: {lacks}", flush=True)
     last = folder / "checkpoints" / "last.ckpt"
     start, resume_step, damaged = _start(last.parent, model, config, data)
     if damaged:
@@ -169,8 +162,9 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                 path.replace(path.with_suffix(".damaged"))
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
-    with Last(last, settings["checkpoint_every"]) as saving:
-        trainer = _trainer(config, folder, summary, [watch, Streams(config["seed"])], saving, resume_step)
+    with Last(last, settings["checkpoint_every"]) as saving, room.told_of(config):
+        callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"])]
+        trainer = _trainer(config, folder, summary, callbacks, saving, resume_step)
         try:
             trainer.fit(module, datamodule=data, ckpt_path=str(start) if resume_step else None, weights_only=True)
             if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
@@ -189,16 +183,29 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             summary.update(
                 steps=trainer.global_step, tokens=trainer.global_step * loader["batch_size"] * loader["length"],
                 tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
-                seconds=time.perf_counter() - begun, peak_memory_bytes=_peak_memory(),
+                seconds=time.perf_counter() - begun, peak_memory_bytes=vitals.peak_memory(),
+                skipped_steps=next((spikes.skipped for spikes in callbacks if isinstance(spikes, vitals.Spikes)), 0),
             )
+            summary["mfu"] = vitals.mfu(summary["tokens_per_second"], summary["flops_per_token"], trainer)
     if module.spread is not None and trainer.is_global_zero:
         storage.write_atomically(folder / "evaluation.npz", module.spread.dumps())
     tell(metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
+    tell(outcome="stuck" if stuck(summary["metrics"]["val/loss"], summary["unigram_nats"]) else "learned")
     if settings["sample"] and (sharded or trainer.is_global_zero):  # in shards, all of them are needed for it
         tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")
+
+
+def _asked_for(settings: dict[str, Any], watch: Watch, summary: dict[str, Any]) -> list[lightning.Callback]:
+    """What is off unless asked for."""
+    found: list[lightning.Callback] = []
+    if settings["spike"] is not None:
+        found.append(vitals.Spikes(settings["spike"]))
+    if settings["watch_every"] is not None:
+        found.append(vitals.Vitals(settings["watch_every"], watch, summary["flops_per_token"]))
+    return found
 
 
 def _of_a_dead_worker(error: BaseException) -> bool:
@@ -246,8 +253,8 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     devices = [free_gpu()] if alone_on_a_gpu(settings) else settings["devices"]
     strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
     _quiet()
-    best = ModelCheckpoint(dirpath=folder / "checkpoints", filename="best", monitor="val/loss", save_top_k=1,
-                           enable_version_counter=False)
+    evaluated_every = min(settings["eval_every"], settings["max_steps"])
+    best = ModelCheckpoint(folder / "checkpoints", "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
     callbacks = [*callbacks, best, last]  # in this order: last.ckpt knows of the best
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
@@ -261,7 +268,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
             accelerator=settings["accelerator"], devices=devices, num_nodes=settings["nodes"],
             strategy=strategy, precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
             accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
-            val_check_interval=min(settings["eval_every"], settings["max_steps"]) * settings["accumulate"],
+            val_check_interval=evaluated_every * settings["accumulate"],
             check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
             callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
             enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
@@ -290,12 +297,6 @@ def free_gpu() -> int:
             _locks.append(lock)
             return index
     return os.getpid() % torch.cuda.device_count()
-
-
-def _peak_memory() -> int:
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _git_sha() -> str | None:

@@ -42,6 +42,10 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     console.print(Text(", ".join(f"{group}={name}" for group, name in summary["choices"].items()), style="dim"))
     console.print(result)
     console.print(cost)
+    if summary.get("outcome") == "stuck":
+        console.print(Text(f"It is stuck at the frequencies of the tokens ({summary['unigram_nats']:.4f}): it has learned"
+                           " nothing of their order.\nTry more steps, another optim.lr, a longer schedule.warmup, or"
+                           " residual=pre.", style="yellow"))
     if summary.get("sample"):
         console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left"))
     console.print(Text.assemble(("The run is in ", ""), (str(folder), "bold"), "\n"), soft_wrap=True)

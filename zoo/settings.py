@@ -35,6 +35,8 @@ class Trainer:
     log_every: int = 10  # steps between rows of metrics.csv
     accumulate: int = 1  # micro-batches an optimiser step
     clip: float | None = 1.0  # the gradient's largest norm; null: no clipping
+    spike: float | None = None  # skip a step whose loss is so many deviations above those before it; null: never
+    watch_every: int | None = None  # steps between rows of each block's gradient, weights and update; null: never
     accelerator: Accelerator = Accelerator.auto
     devices: int = 1
     nodes: int = 1
@@ -42,6 +44,7 @@ class Trainer:
     precision: Precision = Precision["32-true"]
     compile: bool = False  # torch.compile
     gradient_checkpointing: bool = False  # recompute blocks in the backward pass: less memory, a third more time
+    keep_memory: bool = True  # freed buffers stay with the process, which saves page faults; garbage is looked for less often
     threads: int | None = None  # CPU threads of each process; null: torch's choice
     progress: bool = True  # the progress bar, on a terminal
     sample: bool = True  # show generated text at the end
@@ -63,8 +66,8 @@ def check(config: Mapping[str, Any]) -> None:
                 raise ZooError(f"{node} has no option {key!r}{did_you_mean(key, names)}")
     for node, name in [
         *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
-        *(("trainer", name) for name in ("devices", "nodes", "threads")), ("loader", "batch_size"), ("loader", "length"),
-        ("loader", "eval_length"),
+        *(("trainer", name) for name in ("devices", "nodes", "threads", "watch_every")),
+        ("loader", "batch_size"), ("loader", "length"), ("loader", "eval_length"),
     ]:
         value = config[node][name]
         if value is not None and not 1 <= value < TOO_LARGE:
@@ -78,6 +81,10 @@ def check(config: Mapping[str, Any]) -> None:
             raise ZooError(f"{name}={value} are more than a machine can start: at most {max(MOST, os.cpu_count() or 1)}")
     if trainer["clip"] is not None and not 0 < trainer["clip"] < math.inf:
         raise ZooError(f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}")
+    if trainer["spike"] is not None and not 0 < trainer["spike"] < math.inf:
+        raise ZooError(f"trainer.spike must be above 0, or null to skip no step, not {trainer['spike']}")
+    if trainer["spike"] is not None and trainer["precision"] == "16-mixed":
+        raise ZooError("trainer.spike cannot skip a step of trainer.precision=16-mixed, whose loss is scaled: take bf16-mixed")
     tags = logger.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise ZooError(f"logger.tags must be a list of words, as in logger.tags=[first,second], not {tags}")

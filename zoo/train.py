@@ -158,14 +158,12 @@ def _prepare(arguments: Namespace) -> None:
 
 def refuse_meaningless(config: Config) -> None:
     """Make the model on the meta device, where it costs nothing; components refuse what has no meaning."""
-    import torch
-
-    from zoo import models, objectives, registry
+    from zoo import models, objectives, optim, registry
 
     registry.build("data", config["data"])
-    registry.build("optim", config["optim"], [{"params": [torch.zeros(1)], "decays": True}])
     registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
     model = models.build(config, device="meta")
+    optim.states(model, config["optim"], config["init"])
     objectives.check(config, model)
     for name in ("length", "eval_length"):
         if (config["loader"][name] or 0) > (model.limit or math.inf):

@@ -80,6 +80,7 @@ def test_the_run_folder_holds_what_the_contract_says(train: Train) -> None:
 def test_training_beats_the_unigram_yardstick(train: Train) -> None:
     told = train("run", "trainer.max_steps=150", "trainer.eval_every=150", "optim.lr=5e-3")
     assert told["metrics"]["val/bits_per_byte"] < told["yardsticks"]["unigram"]
+    assert told["outcome"] == "learned"
 
 
 def test_bits_per_byte_is_the_loss_in_other_units_when_every_byte_is_a_token(train: Train) -> None:
@@ -116,9 +117,9 @@ def test_the_same_words_give_the_same_weights_and_another_seed_others(train: Tra
     assert not equal(weights("a"), weights("c"))
 
 
-@pytest.mark.parametrize("step", [3, 4, 6])
-def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    extra = ("arch.dropout=0.1", "trainer.accumulate=2")
+@pytest.mark.parametrize(("step", "optimizer"), [(3, "adamw"), (4, "muon"), (6, "adafactor")])
+def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int, optimizer: str) -> None:
+    extra = ("arch.dropout=0.1", "trainer.accumulate=2", f"optim={optimizer}")
     train("whole", *extra)
 
     class Killed(BaseException):

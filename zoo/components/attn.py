@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from zoo.attention import Joined, MultiHead, head_width, in_heads
+from zoo.attention import Joined, MultiHead, head_width
 from zoo.context import Context
 from zoo.registry import Component, build, register
 
@@ -33,9 +34,10 @@ class Attention(MultiHead):
         super().__init__(dim, heads, kv_heads, width, width, bias=bias if out_bias is None else out_bias, scale=scale,
                          dropout=dropout, backend=backend, softcap=softcap, sinks=sinks, window=window)
         self.qkv = Joined(dim, bias, q=heads * width, k=kv_heads * width, v=kv_heads * width)
-        whole = qk_norm_over == "all"
-        self.normed = (heads * width, kv_heads * width) if whole else (width, width)
-        self.q_norm, self.k_norm = (build("norm", qk_norm, n) if qk_norm else None for n in self.normed)
+        self.shares = [heads, kv_heads, kv_heads]
+        normed = (heads * width, kv_heads * width) if qk_norm_over == "all" else (width, width)
+        self.q_norm, self.k_norm = (build("norm", qk_norm, n) if qk_norm else None for n in normed)
+        self.over = -2 if qk_norm_over == "all" else -1  # the dimensions from here on are normalised
 
     @property
     def rotary_dim(self) -> int:
@@ -43,7 +45,9 @@ class Attention(MultiHead):
         return self.width
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        q, k, v = self.qkv.each(x)
-        q, k = in_heads(q, self.width, self.q_norm, self.normed[0]), in_heads(k, self.width, self.k_norm, self.normed[1])
-        k, v = context.cache.update(self, context.rotate(k), in_heads(v, self.width))
-        return self.attend(context.rotate(q), k, v, *context.mask(self.window))
+        each = self.qkv(x).view(*x.shape[:2], -1, self.width)  # (B, Q, H + 2G, D)
+        q, k, v = torch.split_with_sizes(each, self.shares, 2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = (norm(y.flatten(self.over)).view_as(y) for norm, y in ((self.q_norm, q), (self.k_norm, k)))
+        k, v = context.cache.update(self, context.rotate(k.transpose(1, 2)), v.transpose(1, 2))
+        return self.attend(context.rotate(q.transpose(1, 2)), k, v, *context.mask(self.window))

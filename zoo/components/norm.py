@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.registry import ZooError, register
+
+MANY = 2**15  # numbers, from which on fewer passes over them are worth a few microseconds
 
 
 def _checked(eps: float) -> float:
@@ -41,7 +45,30 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gain = self.weight + self.offset if self.offset else self.weight
+        if x.is_cpu and x.numel() >= MANY and x.dtype == gain.dtype and not torch.compiler.is_compiling():
+            return _FewPasses.apply(x, gain, self.eps)
         return F.rms_norm(x, self.weight.shape, gain, self.eps)
+
+
+class _FewPasses(torch.autograd.Function):
+    """RMSNorm on a CPU, where torch has no kernel for it and its parts go over x many times (benchmarks/README.md).
+
+    The gradient is that of a layer norm whose mean is taken to be 0, but for the centring, which is added back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+        scale = (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps)).rsqrt_()
+        ctx.save_for_backward(x, gain, scale)
+        return (x * scale).mul_(gain)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, gain, scale = ctx.saved_tensors
+        backward, zeros = torch.ops.aten.native_layer_norm_backward, torch.zeros_like(scale)
+        at_x, at_gain, _ = backward(gradient, x, gain.shape, zeros, scale, gain, None, (True, True, False))
+        return at_x.add_((gradient @ gain)[..., None].mul_(scale).div_(x.shape[-1])), at_gain, None
 
 
 @register("norm", "scale")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 LETTERS = 256
+STUCK = 0.98  # of the unigram loss, above which a model has learned no more than how often each token comes
 
 
 def yardsticks(train: Iterable[bytes], text: bytes) -> dict[str, float]:
@@ -41,6 +42,11 @@ def unigram_nats(ids_train: np.ndarray, ids_val: np.ndarray, vocab: int) -> floa
     if not len(ids_val):
         return float("nan")
     return float(_bits(np.bincount(ids_train, minlength=vocab))[ids_val].mean() * np.log(2))
+
+
+def stuck(loss: float, unigram: float | None) -> bool:
+    """Whether a model is no better than the frequencies of the tokens, as if it read no text; not where these tell nothing."""
+    return unigram is not None and loss > STUCK * unigram
 
 
 def _bits(counts: np.ndarray) -> np.ndarray:

@@ -1,0 +1,98 @@
+"""The loss in parts: the same numbers as from all logits at once, whatever the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.conftest import close
+from zoo import loss
+from zoo.objectives import IGNORE
+from zoo.registry import build, entries
+
+DIM, VOCAB, PLACES = 6, 11, 10
+HEADS: list[dict[str, Any]] = [
+    {"name": "linear"}, {"name": "linear", "tied": False, "bias": True}, {"name": "linear", "softcap": 2.0, "scaled": True},
+    {"name": "transform"}, {"name": "transform", "tied": False, "norm": "rms"},
+]
+each_head = pytest.mark.parametrize("choice", HEADS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "LOGITS", 4 * VOCAB)  # four places, four, and two
+    torch.manual_seed(0)
+
+
+def made(choice: dict[str, Any]) -> tuple[Any, Tensor, Tensor, Tensor]:
+    """A head, an embedding, hidden states and labels, in float64."""
+    head: Any = build("head", choice, DIM, VOCAB).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    labels = torch.randint(VOCAB, (PLACES,))
+    labels[[2, 4, 5, 6, 7]] = IGNORE  # a part without a label, too
+    embedding, hidden = (torch.randn(n, DIM, dtype=torch.double, requires_grad=True) for n in (VOCAB, PLACES))
+    return head, embedding, hidden, labels
+
+
+def test_every_head_that_gives_logits_is_here() -> None:
+    assert {head["name"] for head in HEADS} == set(entries("head")) - {"pooler"}
+
+
+@each_head
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_value_and_gradients_are_those_of_all_logits_at_once(choice: dict[str, Any], smoothing: float) -> None:
+    head, embedding, hidden, labels = made(choice)
+    leaves = [hidden, *([embedding] if head.weight is None else []), *head.parameters()]
+    whole = F.cross_entropy(head(hidden, embedding), labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
+    parts = loss.summed(hidden, head, embedding, labels, IGNORE, smoothing)
+    assert "Summed" in type(parts.grad_fn).__name__
+    close(parts, whole)
+    for one, other in zip(torch.autograd.grad(parts / 3, leaves), torch.autograd.grad(whole / 3, leaves), strict=True):
+        close(one, other)
+    with torch.no_grad():
+        close(loss.summed(hidden, head, embedding, labels, IGNORE, smoothing), whole)
+
+
+@each_head
+def test_gradients_are_the_slopes(choice: dict[str, Any]) -> None:
+    head, embedding, hidden, labels = made(choice)
+
+    def value(hidden: Tensor, embedding: Tensor, *_: Tensor) -> Tensor:
+        return loss.summed(hidden, head, embedding, labels, IGNORE, 0.1)
+
+    assert torch.autograd.gradcheck(value, (hidden, embedding, *head.parameters()))
+
+
+def test_what_is_frozen_is_left_alone() -> None:
+    head, embedding, hidden, labels = made({"name": "linear", "bias": True})
+    embedding.requires_grad_(False)
+    loss.summed(hidden, head, embedding, labels, IGNORE, 0.0).backward()
+    assert embedding.grad is None
+    assert head.bias.grad is not None
+    assert hidden.grad is not None
+
+
+def test_an_evaluation_in_parts_is_that_of_all_logits_at_once() -> None:
+    head, embedding, hidden, labels = made({"name": "linear"})
+    nats, right = loss.measured(hidden, head, embedding, labels, IGNORE)
+    logits = head(hidden, embedding)
+    close(nats, F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none"))
+    assert torch.equal(right, logits.argmax(-1) == labels)
+
+
+def test_in_bfloat16_under_autocast() -> None:
+    head, embedding, hidden, labels = made({"name": "linear", "tied": False})
+    head, hidden = head.float(), hidden.detach().float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        parts = loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)
+        whole = F.cross_entropy(head(hidden, embedding), labels, ignore_index=IGNORE, reduction="sum")
+    close(parts, whole, 1e-4)
+    leaves = [hidden, head.weight]
+    for one, other in zip(torch.autograd.grad(parts, leaves), torch.autograd.grad(whole, leaves), strict=True):
+        assert one.dtype == torch.float32
+        close(one, other, 2e-2)

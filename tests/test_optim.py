@@ -1,0 +1,261 @@
+"""Optimisers, every one that is registered, and each against torch's own class or its paper's formula."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.conftest import Choice, each, make, tokens
+from zoo import config, cost, optim, registry
+from zoo.registry import ZooError
+
+F64 = torch.float64
+
+
+def made(choice: Choice, model: nn.Module, **options: Any) -> Any:
+    return registry.build("optim", choice | options, optim.parameter_groups(model))
+
+
+def step(model: Any, optimizer: Any, seed: int) -> float:
+    """One step on tokens of this seed."""
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens(seed=seed)).flatten(0, 1), tokens(seed=seed).flatten())
+        loss.backward()
+        return loss
+
+    return optimizer.step(closure).item()
+
+
+def untied(**parts: Any) -> Any:
+    return make(head={"name": "linear", "tied": False}, attn={"name": "gqa", "kv_heads": 2, "bias": True}, **parts)
+
+
+@each("optim")
+def test_a_few_steps_learn(optim: Choice) -> None:
+    """To repeat its tokens, from the loss of not knowing them."""
+    model = make()
+    optimizer = made(optim, model, lr=0.01)
+    losses = [step(model, optimizer, 0) for _ in range(30)]
+    assert losses[-1] < 0.6 * losses[0]
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@each("optim")
+def test_a_state_saved_and_loaded_goes_on_bit_equal(optim: Choice) -> None:
+    model = untied()
+    optimizer = made(optim, model)
+    for seed in range(3):
+        step(model, optimizer, seed)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    other = untied(seed=1)
+    other.load_state_dict(loaded["model"])
+    resumed = made(optim, other)
+    resumed.load_state_dict(loaded["optimizer"])
+    for seed in range(3, 6):
+        step(model, optimizer, seed)
+        step(other, resumed, seed)
+    for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two), name
+
+
+@each("optim")
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_parameter_is_in_one_group_and_only_matrices_decay(optim: Choice, tied: bool) -> None:
+    model = make(head={"name": "linear", "tied": tied, "bias": True}, attn={"name": "mha", "bias": True}, pos="learned")
+    optimizer = made(optim, model, lr=0.0, weight_decay=0.3)
+    grouped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(map(id, grouped)) == sorted(map(id, model.parameters()))
+    for group in optimizer.param_groups:
+        assert all(group["weight_decay"] == (0.3 if parameter.ndim >= 2 else 0.0) for parameter in group["params"])
+
+
+@each("optim")
+def test_decay_shrinks_matrices_and_nothing_else(optim: Choice) -> None:
+    """Where the gradient is zero, a step is decay alone: w·(1 - lr·decay)."""
+    model = untied()
+    before = copy.deepcopy(model)
+    optimizer = made(optim, model, lr=0.1, weight_decay=0.2)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for (name, old), new in zip(before.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(new, old * (0.98 if old.ndim >= 2 else 1.0), msg=name)
+
+
+@each("optim")
+def test_what_is_frozen_or_has_no_gradient_stays(optim: Choice) -> None:
+    model = make()
+    frozen = model.stack.blocks[0]
+    frozen.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    optimizer = made(optim, model)
+    step(model, optimizer, 0)
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved
+    assert not any(name.startswith("stack.blocks.0") for name in moved)
+    optimizer.zero_grad()
+    before = copy.deepcopy(model.state_dict())
+    optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@each("optim")
+def test_the_states_that_a_cost_counts_are_those_that_are_kept(optim: Choice) -> None:
+    model = untied()
+    expected = states(model, optim)
+    optimizer = made(optim, model)
+    step(model, optimizer, 0)
+    kept = sum(value.numel() for state in optimizer.state.values() for name, value in state.items() if name != "step")
+    assert kept == expected == states(untied(device="meta"), optim)
+
+
+def states(model: nn.Module, choice: Choice) -> int:
+    return optim.states(model, choice, "fan_in")
+
+
+def test_the_memory_of_training_knows_the_optimiser() -> None:
+    words = ["arch.dim=32", "arch.layers=1", "arch.length=32", "loader.batch_size=1"]
+    adamw, lion = (cost.training_memory(config.compose([*words, f"optim={name}"])) for name in ("adamw", "lion"))
+    assert adamw - lion == 4 * cost.of(config.compose(words))["parameters"]
+
+
+@each("optim")
+@pytest.mark.parametrize("wrong", [{"lr": -1.0}, {"weight_decay": -0.1}])
+def test_a_rate_that_none_can_have_is_refused(optim: Choice, wrong: dict[str, float]) -> None:
+    with pytest.raises(ZooError, match="must be 0 or more"):
+        made(optim, make(), **wrong)
+
+
+# Each against another's arithmetic. Two steps, so that momenta count.
+
+
+class Two(nn.Module):
+    """A matrix within a block, a matrix outside, and a vector."""
+
+    def __init__(self, rows: int = 6, columns: int = 4) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.embed = nn.Parameter(torch.randn(5, 3, generator=draw))
+        self.blocks = nn.Module()
+        self.blocks.weight = nn.Parameter(torch.randn(rows, columns, generator=draw))
+        self.blocks.bias = nn.Parameter(torch.randn(7, generator=draw))
+
+
+def gradients(model: nn.Module, seed: int) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(100 + seed)
+    return [torch.randn(parameter.shape, generator=draw) for parameter in model.parameters()]
+
+
+def after(model: nn.Module, optimizer: Any, steps: int = 3) -> list[Tensor]:
+    for seed in range(steps):
+        for parameter, gradient in zip(model.parameters(), gradients(model, seed), strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def same(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-5) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.to(F64), other.to(F64), rtol=tolerance, atol=tolerance)
+
+
+def test_adamw_is_the_papers() -> None:
+    """Loshchilov & Hutter 2019, algorithm 2, in float64."""
+    lr, decay, b1, b2, eps = 0.01, 0.1, 0.9, 0.95, 1e-8
+    expected = []
+    for which, parameter in enumerate(Two().parameters()):
+        w, m, v = parameter.detach().to(F64), torch.zeros((), dtype=F64), torch.zeros((), dtype=F64)
+        for t in range(1, 4):
+            g = gradients(Two(), t - 1)[which].to(F64)
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            step = m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + eps)
+            w = w - lr * (step + (decay * w if w.ndim == 2 else 0))
+        expected.append(w)
+    model = Two()
+    same(after(model, made({"name": "adamw"}, model, lr=lr, weight_decay=decay)), expected)
+
+
+def test_lion_is_the_papers() -> None:
+    """Chen et al. 2023, algorithm 2, in float64."""
+    lr, decay, b1, b2 = 0.01, 0.5, 0.9, 0.99
+    expected = []
+    for which, parameter in enumerate(Two().parameters()):
+        w, m = parameter.detach().to(F64), torch.zeros((), dtype=F64)
+        for t in range(3):
+            g = gradients(Two(), t)[which].to(F64)
+            w = w - lr * ((b1 * m + (1 - b1) * g).sign() + (decay * w if w.ndim == 2 else 0))
+            m = b2 * m + (1 - b2) * g
+        expected.append(w)
+    model = Two()
+    same(after(model, made({"name": "lion"}, model, lr=lr, weight_decay=decay)), expected)
+
+
+def test_adafactor_is_the_papers() -> None:
+    """Shazeer & Stern 2018, algorithms 4 and 5 with relative steps, in float64; their ε₁ is too small to matter here."""
+    lr, clip = 0.02, 1.0
+    expected = []
+    for which, parameter in enumerate(Two().parameters()):
+        w = parameter.detach().to(F64)
+        rows, columns, v = (torch.zeros((), dtype=F64) for _ in range(3))
+        for t in range(1, 4):
+            g, b2 = gradients(Two(), t - 1)[which].to(F64), 1 - t**-0.8
+            if w.ndim == 2:
+                rows = b2 * rows + (1 - b2) * (g**2).sum(1)
+                columns = b2 * columns + (1 - b2) * (g**2).sum(0)
+                second = rows[:, None] * columns[None] / rows.sum()
+            else:
+                second = v = b2 * v + (1 - b2) * g**2
+            update = g / second.sqrt()
+            update = update / max(1, update.square().mean().sqrt().item() / clip)
+            w = w - max(1e-3, w.square().mean().sqrt().item()) * min(lr, t**-0.5) * update
+        expected.append(w)
+    model = Two()
+    same(after(model, made({"name": "adafactor"}, model, lr=lr)), expected)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
+def test_muon_is_torchs_in_blocks_and_adamw_elsewhere(shape: tuple[int, int]) -> None:
+    """torch.optim.Muon, whose iteration is in bfloat16 (so to a hundredth of the whole step), and torch.optim.AdamW."""
+    model, theirs, start = Two(*shape), Two(*shape), Two(*shape)
+    ours = after(model, made({"name": "muon"}, model, lr=0.1, weight_decay=0.3))
+    after(theirs, torch.optim.Muon([theirs.blocks.weight], lr=0.1, weight_decay=0.3, adjust_lr_fn="match_rms_adamw"))
+    expected = theirs.blocks.weight.detach()
+    assert (ours[1] - expected).norm() < 0.02 * (start.blocks.weight - expected).norm()
+    groups = [{"params": [theirs.embed], "weight_decay": 0.3}, {"params": [theirs.blocks.bias], "weight_decay": 0.0}]
+    after(theirs, torch.optim.AdamW(groups, lr=0.1, betas=(0.9, 0.95)))
+    same([ours[0], ours[2]], [theirs.embed.detach(), theirs.blocks.bias.detach()])
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (5, 8)])
+def test_an_orthogonal_step_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
+    """The iteration is a polynomial of the singular values alone (Jordan 2024): worked out on those, in float64."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    s = s / s.norm()
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    torch.testing.assert_close(optim.orthogonal(matrix, 5), u @ s.diag() @ vh)
+    assert ((s > 0.6) & (s < 1.3)).all()
+
+
+def test_projections_that_share_a_matrix_are_orthogonal_each() -> None:
+    """As if queries, keys and values were matrices of their own."""
+    model = make(attn={"name": "gqa", "kv_heads": 2})
+    weight = model.stack.blocks[0].attn.sublayer.qkv.weight
+    before, gradient = weight.detach().clone(), torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    optimizer = made({"name": "muon"}, model, lr=0.1, weight_decay=0.0)
+    weight.grad = gradient.clone()
+    optimizer.step()
+    for moved, part in zip((before - weight.detach()).split([16, 8, 8]), gradient.split([16, 8, 8]), strict=True):
+        step = optim.orthogonal(part, 5)  # whatever the momentum, the first step has the gradient's direction
+        torch.testing.assert_close(moved, 0.1 * 0.2 * 4 * step, rtol=1e-3, atol=1e-5)

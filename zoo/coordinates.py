@@ -1,0 +1,154 @@
+"""`python -m zoo.coordinates init=mup`: how the size of activations grows with arch.dim (the coordinate check of Yang 2022).
+
+Models of several widths learn the same batch for a few steps. Where a rate is to be carried from a narrow model to a wide one,
+what they compute must neither grow nor vanish with the width: an exponent near 0 in every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zoo import config as configuration
+from zoo import models, optim, registry
+from zoo.registry import ZooError, plainly
+
+SPAN = 30  # the least that an axis of sizes spans, so that what is flat looks flat
+SUBLAYERS = ("attn", "cross", "ffn")
+Sizes = dict[str, list[float]]  # of each kind of activation, before each step and after the last
+
+
+def batch_of(config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The first batch of the configured text, as its objective prepares it."""
+    from zoo.data import cache
+    from zoo.data.loading import Blocks
+
+    tokenizer, loader = registry.build("tokenizer", config["tokenizer"]), config["loader"]
+    tokens = cache.load(registry.build("data", config["data"]), tokenizer).splits["train"]
+    blocks = Blocks(tokens, loader["length"], isolate=loader["isolate"])
+    return objective_of(config).prepare(blocks.__getitems__(range(loader["batch_size"])), config["seed"])
+
+
+def objective_of(config: Mapping[str, Any]) -> Any:
+    tokenizer = registry.build("tokenizer", config["tokenizer"])
+    return registry.build("objective", config["objective"], tokenizer, config["loader"]["length"])
+
+
+def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) -> Sizes:
+    """Root mean squares of what the embedding, the sublayers (a mean over the layers), the stack and the head give.
+
+    Measured on a batch that the model then learns, `steps` times at the full rate.
+    """
+    model, objective = models.build(config, seed=config["seed"]), objective_of(config)
+    optimizer = registry.build("optim", config["optim"], optim.parameter_groups(model, config["init"]))
+    found: dict[str, list[list[float]]] = {}
+
+    def watch(kind: str) -> Any:
+        def record(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            found.setdefault(kind, [[]])[-1].append(output.detach().square().mean().sqrt().item())
+
+        return record
+
+    for path, module in model.named_modules():
+        kind = _kind(path)
+        if kind:
+            module.register_forward_hook(watch(kind))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss, tokens = objective(model, batch)
+        (loss / tokens).backward()
+        optimizer.step()
+        for each in found.values():
+            each.append([])
+    with torch.no_grad():
+        objective(model, batch)
+    return {kind: [sum(each) / len(each) for each in measured] for kind, measured in found.items()}
+
+
+def _kind(path: str) -> str | None:
+    """What is measured at this module, where anything is."""
+    words = path.split(".")
+    if words[-1] == "sublayer" and words[-2] in SUBLAYERS:
+        return words[-2]
+    return {"embed": "embed", "stack": "stack", "decoder": "stack", "head": "logits"}.get(path)
+
+
+def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:
+    """By each kind of activation, the p of size ∝ width^p after the last step: a least-squares line through the logarithms."""
+    logs = np.log(list(by_width))
+    return {kind: float(np.polyfit(logs, np.log([found[kind][-1] for found in by_width.values()]), 1)[0])
+            for kind in next(iter(by_width.values()))}
+
+
+def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
+    """A picture of the sizes over the width, a line a step; its kind is that of the file's name."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ZooError("a picture needs matplotlib: pip install -e '.[report]'") from None
+    kinds = list(next(iter(by_width.values())))
+    figure = Figure((2.6 * len(kinds), 2.8), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+        steps = len(next(iter(by_width.values()))[kind])
+        for step in range(steps):
+            shade = str(0.75 * (1 - step / max(steps - 1, 1)))
+            axes.plot(list(by_width), [found[kind][step] for found in by_width.values()], "o-", ms=3, color=shade,
+                      label=f"step {step}")
+        axes.set(title=kind, xscale="log", yscale="log", xlabel="arch.dim")
+        low, high = axes.get_ylim()
+        wider = max(1.0, (SPAN * low / high) ** 0.5)
+        axes.set_ylim(low / wider, high * wider)
+        axes.set_xticks(list(by_width), [str(width) for width in by_width], minor=False)
+        axes.minorticks_off()
+    figure.axes[0].set_ylabel("root mean square")
+    figure.axes[-1].legend(fontsize="x-small")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def table(by_width: Mapping[int, Sizes]) -> Any:
+    from rich.table import Table
+
+    shown, growth = Table(box=None, padding=(0, 2, 0, 0)), exponents(by_width)
+    for heading in ("", *(f"dim {width}" for width in by_width), "exponent"):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for kind, exponent in growth.items():
+        shown.add_row(kind, *(f"{found[kind][-1]:.3g}" for found in by_width.values()), f"{exponent:+.2f}")
+    return shown
+
+
+def measure(words: Sequence[str], widths: Sequence[int], steps: int) -> dict[int, Sizes]:
+    """The sizes of the configured model at each width. Raises ZooError for widths or steps that show no growth."""
+    if len(set(widths)) < 2 or steps < 0:
+        raise ZooError("--widths needs two different numbers or more, and --steps at least 0")
+    configs = {width: configuration.compose([*words, f"arch.dim={width}"]) for width in sorted(set(widths))}
+    batch = batch_of(next(iter(configs.values())))
+    return {width: sizes(config, batch, steps) for width, config in configs.items()}
+
+
+@plainly()
+def main() -> None:
+    about = (__doc__ or "").split("\n\n", 1)[1]
+    parser = argparse.ArgumentParser(prog="python -m zoo.coordinates", description=about)
+    parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: init=mup optim=lion")
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512], help="values of arch.dim")
+    parser.add_argument("--steps", type=int, default=5, help="how often the batch is learned")
+    parser.add_argument("--out", type=Path, help="draw it, as .svg, .png or .pdf")
+    asked = parser.parse_intermixed_args()
+    by_width = measure(asked.words, asked.widths, asked.steps)
+    if asked.out:
+        draw(by_width, asked.out)
+    import rich
+
+    rich.print(table(by_width))
+
+
+if __name__ == "__main__":
+    main()
