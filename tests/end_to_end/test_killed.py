@@ -61,7 +61,7 @@ def check(given: config.Config, whole: Path, folder: Path, moments: list[int]) -
     assert [key for key in expected if expected[key] != found[key]] == [], f"killed at {moments}"
 
 
-@pytest.mark.parametrize("mode", ["plain"])
+@pytest.mark.parametrize("mode", ["plain", "together"])
 def test_a_run_killed_at_random_goes_on_to_the_bit(compose: Callable[..., config.Config], tmp_path: Path, mode: str) -> None:
     given, draw = compose(*MODES[mode]), random.Random(mode)
     (tmp_path / "whole").mkdir()

@@ -138,20 +138,22 @@ def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.Monkey
     assert losses("whole") == losses("killed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_a_usable_checkpoint_and_says_so(train: Train, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 3), (signal.SIGTERM, 3), (signal.SIGTERM, 4)])
+def test_a_signal_leaves_a_usable_checkpoint_and_says_so(train: Train, monkeypatch: pytest.MonkeyPatch, number: int,
+                                                         step: int) -> None:
     train("whole")
     handler = signal.getsignal(number)
     with monkeypatch.context() as patch:
-        when(3, lambda trainer: os.kill(os.getpid(), number), patch)
+        when(step, lambda trainer: os.kill(os.getpid(), number), patch)
         with pytest.raises(Interrupted):
             train("stopped")
     assert signal.getsignal(number) is handler
     assert summary("stopped")["status"] == "interrupted"
     assert signal.Signals(number).name in summary("stopped")["error"]
-    assert storage.read_checkpoint("stopped/checkpoints/last.ckpt")["global_step"] == 3
+    assert storage.read_checkpoint("stopped/checkpoints/last.ckpt")["global_step"] == step
     train("stopped", "resume=auto")
     assert equal(weights("whole"), weights("stopped"))
+    assert losses("whole") == losses("stopped")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
