@@ -15,13 +15,13 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import Checkpoint, RichProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.registry import ZooError
-from zoo.storage import dumps, write_atomically
+from zoo.storage import dumps, naming, write_atomically
 from zoo.streams import derive
 
 
@@ -128,18 +128,19 @@ class Watch(lightning.Callback):
         self.tokens, self.training_seconds, self.row = state["tokens"], state["training_seconds"], state["row"]
 
 
-class Interruption(lightning.Callback):
-    """On Ctrl-C, SIGTERM or SIGUSR1, finishes the step, writes the last checkpoint and stops; on a second one, stops at once.
+class Last(Checkpoint):
+    """Writes last.ckpt every so many steps, and at the next one on Ctrl-C, SIGTERM or SIGUSR1; then stops, on a second at once.
 
-    It is enough that one of the processes that train together is told: after each step they ask each other.
+    A step's evaluation belongs to it: Lightning takes one that was due after a checkpoint for done. It is enough that one of
+    the processes that train together is told to stop: after each step they ask each other.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self, checkpoint: Path) -> None:
-        self.checkpoint, self.asked = checkpoint, 0
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self.every, self.asked = path, every, 0
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> Last:
         self.before: dict[int, Any] = {number: signal.getsignal(number) for number in self.SIGNALS}
         self._listen()
         return self
@@ -167,34 +168,22 @@ class Interruption(lightning.Callback):
         self._listen()
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-        if trainer.fit_loop._should_accumulate():
-            return
-        asked = self.asked
-        if trainer.world_size > 1:  # Lightning, too, waits for the others at every step
-            asked = int(trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max"))
-        if asked:
-            trainer.save_checkpoint(self.checkpoint)
-            raise Interrupted(signal.Signals(asked).name, agreed=True)
-
-    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
-        if self.asked and trainer.world_size == 1:  # several go on to the next step, since not all evaluate as many batches
-            raise Interrupted(signal.Signals(self.asked).name, agreed=True)
-
-
-class Last(ModelCheckpoint):
-    """Saves every so many steps, and where a step is evaluated, after that: a run killed while it evaluates does so again."""
-
-    def __init__(self, folder: Path, every: int, evaluated_every: int) -> None:
-        super().__init__(folder, "last", every_n_train_steps=every, save_top_k=1, enable_version_counter=False)
-        self.evaluated_every = evaluated_every
-
-    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
-        if trainer.global_step % self.evaluated_every:
-            super().on_train_batch_end(trainer, *rest)
+        loop = trainer.fit_loop
+        if not loop._should_accumulate() and not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
+            self._step_done(trainer, module)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         if trainer.state.fn == "fit":
-            super().on_train_batch_end(trainer, module, {}, None, 0)
+            self._step_done(trainer, module)
+
+    def _step_done(self, trainer: Any, module: Any) -> None:
+        asked = self.asked
+        if trainer.world_size > 1:  # Lightning, too, waits for the others at every step
+            asked = int(trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max"))
+        if asked or trainer.global_step % self.every == 0:
+            trainer.save_checkpoint(self.path)
+        if asked:
+            raise Interrupted(signal.Signals(asked).name, agreed=True)
 
 
 class Lines(lightning.Callback):
@@ -239,8 +228,10 @@ class MetricsFile(Logger):
         self.rows: dict[int, dict[str, Any]] = {}
         if path.exists():
             try:
-                with path.open(newline="", encoding="utf-8") as file:
-                    rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in csv.DictReader(file)}
+                content = path.read_bytes()
+                whole = content.rpartition(b"\n")[0] or content  # without a last line that a full disk has cut
+                lines = csv.DictReader(io.StringIO(whole.decode(), newline=""))
+                rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in lines}
             except (KeyError, TypeError, ValueError, csv.Error) as error:
                 raise ZooError(f"{path} is damaged: rename it to go on without the rows before") from error
             self.rows = {step: row for step, row in rows.items() if step <= resume_step}
@@ -268,7 +259,7 @@ class MetricsFile(Logger):
         new_columns = [key for key in row if key not in self.columns]
         self.columns += new_columns
         if new_row and not new_columns:
-            with self.path.open("a", newline="", encoding="utf-8") as file:
+            with naming(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self.columns).writerow(row)
         else:
             self._rewrite()

@@ -213,15 +213,17 @@ def changed(config: Config, before: Config) -> list[str]:
 
 
 def _parsed(words: Sequence[str]) -> list[Override]:
-    parser, parsed = OverridesParser.create(), []
-    for word in words:
-        try:
-            parsed.append(parser.parse_override(word))
-        except HydraException as error:
-            key, equals, value = word.partition("=")
-            hint = f"quote the value, as in {key}='\"{value}\"'" if equals else "write group=choice or group.option=value"
-            raise ZooError(f"cannot read {word!r}: {hint}") from error
-    return parsed
+    return [_parse(word) for word in words]
+
+
+@functools.lru_cache(1024)  # a long word takes seconds
+def _parse(word: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        key, equals, value = word.partition("=")
+        hint = f"quote the value, as in {key}='\"{value}\"'" if equals else "write group=choice or group.option=value"
+        raise ZooError(f"cannot read {word!r}: {hint}") from error
 
 
 def spelled(words: Sequence[str]) -> list[str]:

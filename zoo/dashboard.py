@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
 import netrc
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import wandb
 from lightning.pytorch.loggers import WandbLogger
+from wandb.sdk.lib.module import unset_globals
 
 from zoo.config import Config
 from zoo.registry import ZooError, first_line
+
+log = logging.getLogger("zoo")
 
 
 def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> WandbLogger:
@@ -31,7 +37,50 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
         job_type=settings["job_type"] or "train", tags=list(settings["tags"]), mode=summary["wandb"], id=summary["id"],
         resume="allow", config={**flat, "config": config},
     )
-    return WandbLogger(experiment=run)
+    return Dashboard(run, summary)
+
+
+def _dispensable(method: Callable[..., Any]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def tried(self: Dashboard, *given: Any, **named: Any) -> None:
+        if self.summary["wandb"] == "lost":
+            return
+        try:
+            method(self, *given, **named)
+        except Exception as error:  # its own, those of its process and of its connection
+            self.summary["wandb"] = "lost"
+            _forget(error)
+
+    return tried
+
+
+class Dashboard(WandbLogger):
+    """W&B's logger for a run that goes on without it when it fails: metrics.csv has the same curves."""
+
+    def __init__(self, run: wandb.Run, summary: dict[str, Any]) -> None:
+        super().__init__(experiment=run)
+        self.summary = summary
+
+    log_metrics = _dispensable(WandbLogger.log_metrics)
+    log_hyperparams = _dispensable(WandbLogger.log_hyperparams)
+    finalize = _dispensable(WandbLogger.finalize)
+
+
+def finish(exit_code: int) -> None:
+    """End the run of this process, where there is one."""
+    try:
+        wandb.finish(exit_code=exit_code)
+    except Exception as error:
+        _forget(error)
+
+
+def _forget(error: Exception) -> None:
+    """Say that W&B is lost, and forget its process, so that the next run of this one begins another."""
+    log.warning(f"W&B failed ({type(error).__name__}: {first_line(error)}): the run goes on without it, its curves are in"
+                " metrics.csv")
+    with contextlib.suppress(Exception, SystemExit):
+        wandb.teardown(exit_code=1)
+    unset_globals()
 
 
 def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
@@ -41,6 +90,11 @@ def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
         return wandb.init(dir=folder.resolve(), project=settings["project"], entity=settings["entity"], settings=quiet, **about)
     except (wandb.errors.UsageError, ValueError) as error:
         raise ZooError(f"logger: {first_line(error)}") from error
+    except Exception as error:  # the server refuses, or is lost between `mode` and here
+        if about["mode"] != "online":
+            raise
+        log.warning(f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync` sends it later")
+        return begin(settings, folder, **about | {"mode": "offline"})
 
 
 def mode(asked: str) -> str:

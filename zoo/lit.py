@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric
 
-from zoo import decoding, objectives, optim, sharding
+from zoo import decoding, objectives, optim, sharding, storage
 from zoo.context import Trace
 from zoo.evaluation import Spread
 from zoo.registry import ZooError, build
@@ -123,7 +123,7 @@ class Learner(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint tells by itself what it is of: its configuration and tokenizer travel with the weights."""
-        checkpoint["zoo"] = {"config": self.config, "tokenizer": self.tokenizer.dumps()}
+        checkpoint["zoo"] = {"format": storage.FORMAT, "config": self.config, "tokenizer": self.tokenizer.dumps()}
 
 
     def answer(self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, top_k: int | None = 50, seed: int = 0) -> str:

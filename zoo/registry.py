@@ -9,6 +9,7 @@ import contextlib
 import copy
 import difflib
 import enum
+import errno
 import importlib
 import inspect
 import math
@@ -50,7 +51,8 @@ def plainly() -> Iterator[None]:
         if isinstance(error, BrokenPipeError):  # the reader has seen enough
             sys.exit(1)
         reason = error.strerror or first_line(error)
-        sys.exit(f"error: {reason}" if error.filename is None else f"error: {error.filename} ({reason}): choose another")
+        advice = "free some" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
+        sys.exit(f"error: {reason}" if error.filename is None else f"error: {error.filename} ({reason}): {advice}")
 
 
 @dataclass(frozen=True)

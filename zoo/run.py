@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
 from zoo import cost, lit, memory, models, objectives, registry, room, storage, vitals
-from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Interruption, Last, Lines, MetricsFile, Streams, Watch
+from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
@@ -37,6 +38,7 @@ from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
+log = logging.getLogger("zoo")
 _locks: list[Any] = []  # that this process holds until its end
 
 
@@ -115,7 +117,9 @@ def _finishing_wandb() -> Iterator[None]:
         code = 0
     finally:
         if "wandb" in sys.modules:
-            sys.modules["wandb"].finish(exit_code=code)
+            from zoo import dashboard
+
+            dashboard.finish(code)
 
 
 def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> None:
@@ -148,14 +152,21 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if lacks and storage.is_first_process():
         print(f"warning: {lacks}", flush=True)
     last = folder / "checkpoints" / "last.ckpt"
-    resume_step = _check_resumable(last, model, config, data)
+    start, resume_step, damaged = _start(last.parent, model, config, data)
+    if damaged:
+        note = f"{'; '.join(damaged.values())}: going on from the one before, {start}"
+        log.warning(note)
+        tell(note=note)
+        if storage.is_first_process():
+            for path in damaged:  # out of the way, else it would take the place of the one before
+                path.replace(path.with_suffix(".damaged"))
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
-    with Interruption(last) as interruption, room.told_of(config):
-        callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"]), interruption]
-        trainer = _trainer(config, folder, summary, callbacks, resume_step)
+    with Last(last, settings["checkpoint_every"]) as saving, room.told_of(config):
+        callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"])]
+        trainer = _trainer(config, folder, summary, callbacks, saving, resume_step)
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume_step else None, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=str(start) if resume_step else None, weights_only=True)
             if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:
                 trainer.save_checkpoint(last)
             evaluated = trainer.global_step % min(settings["eval_every"], settings["max_steps"]) == 0  # as in _trainer
@@ -164,6 +175,9 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         except BaseException as error:
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
+            if _of_a_dead_worker(error):
+                raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short,"
+                               " lower loader.workers; then go on by resume=auto") from error
             raise
         finally:  # so far it came, however it ends
             summary.update(
@@ -194,37 +208,54 @@ def _asked_for(settings: dict[str, Any], watch: Watch, summary: dict[str, Any]) 
     return found
 
 
-def _check_resumable(last: Path, model: torch.nn.Module, config: Config, data: Data) -> int:
-    """The step of the checkpoint to go on from, 0 where there is none; a checkpoint that does not fit is refused here."""
-    if not last.exists():
-        return 0
-    try:
-        checkpoint = storage.read_checkpoint(last, whole=False)
-    except ZooError as error:
-        best = ", copy best.ckpt over it" if last.with_name("best.ckpt").exists() else ""
-        raise ZooError(f"{error}: delete it to start anew{best}, or choose another hydra.run.dir") from error
-    storage.check_fit(model, storage.weights(checkpoint), str(last))
+def _of_a_dead_worker(error: BaseException) -> bool:
+    """Whether a process that reads data is gone: torch says so, or its connection broke while torch waited for a batch."""
+    waiting = any(frame.f_code.co_name == "_try_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
+    return str(error).startswith("DataLoader worker (") or (waiting and isinstance(error, OSError | EOFError | RuntimeError))
+
+
+def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> tuple[Path, int, dict[Path, str]]:
+    """The newest whole checkpoint and its step, 0 where there is none, and what is wrong with newer ones.
+
+    Raises ZooError where all that there are are damaged, and for one that is not damaged but does not fit, or must not be read.
+    """
+    damaged: dict[Path, str] = {}
+    for path in [place for name in ("last", "previous", "best") if (place := folder / f"{name}.ckpt").exists()]:
+        try:
+            checkpoint = storage.read_checkpoint(path, whole=False)
+        except storage.Damaged as error:
+            damaged[path] = str(error)
+            continue
+        _check_fit(path, checkpoint, model, config, data)
+        return path, int(checkpoint["global_step"]), damaged
+    if damaged:
+        raise ZooError(f"{'; '.join(damaged.values())}: there is no other, so delete {folder} to start anew, or choose another"
+                       " hydra.run.dir")
+    return folder, 0, {}
+
+
+def _check_fit(path: Path, checkpoint: dict[str, Any], model: torch.nn.Module, config: Config, data: Data) -> None:
+    """Raises ZooError for a checkpoint of another model, another configuration or other data."""
+    storage.check_fit(model, storage.weights(checkpoint), str(path))
     different = configuration.changed(config, checkpoint["zoo"]["config"])
     if different:
-        raise ZooError(f"{last} is of another configuration (different: {', '.join(different)}): choose another hydra.run.dir,"
+        raise ZooError(f"{path} is of another configuration (different: {', '.join(different)}): choose another hydra.run.dir,"
                        f" or go on with what you change by naming it: changing=[{','.join(different)}]")
     if checkpoint["Data"] != data.state_dict() and "data" not in config["changing"]:
-        raise ZooError(f"{last} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]}, now"
+        raise ZooError(f"{path} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]}, now"
                        f" {data.fingerprint[:12]}): bring them back, choose another hydra.run.dir, or go on with these by"
                        " changing=[data]")
-    return int(checkpoint["global_step"])
 
 
-def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any],
+def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any], last: Last,
              resume_step: int) -> lightning.Trainer:
     settings = config["trainer"]
     devices = [free_gpu()] if alone_on_a_gpu(settings) else settings["devices"]
     strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
     _quiet()
     evaluated_every = min(settings["eval_every"], settings["max_steps"])
-    last = Last(folder / "checkpoints", settings["checkpoint_every"], evaluated_every)
     best = ModelCheckpoint(folder / "checkpoints", "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
-    callbacks = [*callbacks, best, last]
+    callbacks = [*callbacks, best, last]  # in this order: last.ckpt knows of the best
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]

@@ -2,40 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from zoo.registry import ZooError, first_line
 
+FORMAT = 1  # of checkpoints: to be raised when an older zoo would misread what a newer one writes
 FIRST, OWN_ROWS = "0.pt", "own rows"  # of a checkpoint of several processes: a file of it, and what marks a tensor in it
 
 
+class Damaged(ZooError):
+    """A checkpoint that cannot be read, or not as it was written."""
+
+
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a whole file or none: a temporary sibling, flushed to disk, then renamed over the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a whole file or none: a temporary sibling, flushed to disk, then renamed over the old one.
+
+    Of last.ckpt the one before is kept, as previous.ckpt.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            _keep(path)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error say which file it is about, which that of a full disk does not."""
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def _keep(path: Path) -> None:
+    if path.name == "last.ckpt" and path.exists():
+        os.replace(path, path.with_name("previous.ckpt"))
 
 
 def point(path: Path, folder: Path) -> None:
-    """Let a path name a folder beside it, all at once, and delete those that it named before."""
+    """Let a path name a folder beside it, all at once, and delete those that neither it nor previous.ckpt names any more."""
     link = path.with_name(f"{folder.name}.link")
     link.symlink_to(folder.name)
+    _keep(path)
     os.replace(link, path)
+    named = [place.resolve() for place in (path, path.with_name("previous.ckpt"))]
     for old in path.parent.glob(f".{path.name}.*"):
-        if old != folder:
+        if old.resolve() not in named:
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
 
 
@@ -67,9 +96,10 @@ def find_checkpoint(path: str | Path) -> Path:
     path = Path(path)
     if path.is_file() or (path / FIRST).is_file():
         return path
-    for name in ("checkpoints/best.ckpt", "checkpoints/last.ckpt", "best.ckpt", "last.ckpt"):
-        if (path / name).exists():
-            return path / name
+    for place in (path / "checkpoints", path):
+        for name in ("best.ckpt", "last.ckpt", "previous.ckpt"):
+            if (place / name).exists():
+                return place / name
     raise ZooError(f"no checkpoint at {str(path)!r}: give a .ckpt file, or a run's folder that has checkpoints/ in it")
 
 
@@ -119,8 +149,8 @@ def _joined(parts: list[Any], whole: bool) -> Any:
 def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
     """A checkpoint of this zoo as plain data and tensors, never as code; of several processes (a folder), their parts joined.
 
-    Their tensors are mapped, not read, and with `whole=False` left as Rows. Raises ZooError for a file that is damaged, holds
-    anything but tensors and plain data, or is not of this zoo.
+    Their tensors are mapped, not read, and with `whole=False` left as Rows. Raises Damaged for a file that is, and ZooError for
+    one that holds anything but tensors and plain data, is not of this zoo, or of a newer one.
     """
     path = find_checkpoint(path)
     if path.is_dir():
@@ -135,12 +165,22 @@ def _read(path: Path, mapped: bool = False) -> dict[str, Any]:
     import torch
 
     try:
+        if not mapped and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as file:
+                if file.testzip() is not None:  # torch does not look at the checksums that it writes
+                    raise Damaged(f"{path} is damaged: a checksum differs")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except Damaged:
+        raise
     except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and path.read_bytes().startswith((b"PK", b"\x80")):
             raise ZooError(f"refused {path}: it holds more than tensors and plain data, and could run code") from error
-        raise ZooError(f"{path} is damaged or not a checkpoint ({first_line(error).split('. ')[0]})") from error
-    if not isinstance(checkpoint, dict) or not {"zoo", "state_dict"} <= checkpoint.keys():
+        raise Damaged(f"{path} is damaged or not a checkpoint ({first_line(error).split('. ')[0]})") from error
+    about = checkpoint.get("zoo") if isinstance(checkpoint, dict) else None
+    if isinstance(about, dict) and about.get("format", 1) != FORMAT:
+        raise ZooError(f"{path} is of format {about['format']}, which a newer version of this zoo has written; this one reads"
+                       f" format {FORMAT}: install the newer one")
+    if not isinstance(about, dict) or not {"config", "tokenizer"} <= about.keys() or "state_dict" not in checkpoint:
         raise ZooError(f"{path} is not a checkpoint of this zoo: it does not say of which configuration it is")
     return checkpoint
 

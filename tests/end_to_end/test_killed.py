@@ -16,6 +16,7 @@ from tests.end_to_end.killing import trained
 from zoo import config, storage
 
 MODES = {
+    "together": ("arch.dropout=0.1", "trainer.checkpoint_every=4"),  # an evaluation at each checkpoint, and at the last step
     "plain": ("arch.dropout=0.1",),
     "accumulated": ("arch.dropout=0.1", "trainer.accumulate=2", "loader.isolate=true", "pos=rope"),
     "masked": ("model=bert", "size=tiny", "arch.layers=2", "arch.length=32", "loader.workers=1"),
@@ -60,7 +61,7 @@ def check(given: config.Config, whole: Path, folder: Path, moments: list[int]) -
     assert [key for key in expected if expected[key] != found[key]] == [], f"killed at {moments}"
 
 
-@pytest.mark.parametrize("mode", ["plain"])
+@pytest.mark.parametrize("mode", ["plain", "together"])
 def test_a_run_killed_at_random_goes_on_to_the_bit(compose: Callable[..., config.Config], tmp_path: Path, mode: str) -> None:
     given, draw = compose(*MODES[mode]), random.Random(mode)
     (tmp_path / "whole").mkdir()
