@@ -62,7 +62,8 @@ def test_a_plan_writes_nothing(study: Study, ablate: Ablate, capsys: pytest.Capt
 
 def test_what_fails_or_diverges_is_told_and_the_rest_goes_on(study: Study, ablate: Ablate,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
-    arms = {"fails": ["pos=rope", "loader.eval_length=1000000"], "diverges": ["optim.lr=1e9", "trainer.clip=null"], "good": "norm=rms"}
+    arms = {"fails": ["pos=rope", "loader.eval_length=1000000"], "diverges": ["optim.lr=1e9", "trainer.clip=null"],
+            "good": "norm=rms"}
     word = study(design="arms", factors={}, arms=arms, seeds=1, match="none")
     assert ablate(word, "hydra.sweep.dir=here") == 1
     told = {place: run["status"] for place, run in summaries("here").items()}
