@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [  # from the roof down; a name stands for the modules below it, unless they have a floor of their own
     {"ablations", "hydra_plugins"},
-    {"zoo.train", "zoo.generate", "zoo.coordinates", "zoo.components.__main__"},
+    {"zoo.train", "zoo.generate", "zoo.coordinates", "zoo.inspect", "zoo.components.__main__"},
     {"zoo.run", "zoo.screen", "zoo.dashboard"},
     {"zoo.callbacks", "zoo.vitals", "zoo.room"},
     {"zoo.lit"},

@@ -86,31 +86,50 @@ def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:
             for kind in next(iter(by_width.values()))}
 
 
-def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
-    """A picture of the sizes over the width, a line a step; its kind is that of the file's name."""
+def canvas(path: Path, width: float, height: float) -> Any:
+    """A figure of these inches, to be kept in that file. Raises ZooError without matplotlib, or where it knows no such kind."""
     try:
-        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
         raise ZooError("a picture needs matplotlib: pip install -e '.[report]'") from None
+    figure = Figure((width, height), layout="constrained")
+    if path.suffix[1:] not in figure.canvas.get_supported_filetypes():
+        raise ZooError(f"--out {path}: name a picture: .svg, .png or .pdf")
+    return figure
+
+
+def keep(figure: Any, path: Path) -> None:
+    """Write a figure, in a file of the same bytes for the same figure where it is an SVG."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def logarithmic(axes: Any, ticks: Sequence[int], **labels: str) -> None:
+    """Give axes their scales and labels, with ticks at these numbers alone."""
+    axes.set(xscale="log", yscale="log", **labels)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
+    axes.minorticks_off()
+
+
+def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
+    """A picture of the sizes over the width, a line a step; its kind is that of the file's name."""
     kinds = list(next(iter(by_width.values())))
-    figure = Figure((2.6 * len(kinds), 2.8), layout="constrained")
+    figure = canvas(path, 2.6 * len(kinds), 2.8)
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
         steps = len(next(iter(by_width.values()))[kind])
         for step in range(steps):
             shade = str(0.75 * (1 - step / max(steps - 1, 1)))
             axes.plot(list(by_width), [found[kind][step] for found in by_width.values()], "o-", ms=3, color=shade,
                       label=f"step {step}")
-        axes.set(title=kind, xscale="log", yscale="log", xlabel="arch.dim")
+        logarithmic(axes, list(by_width), title=kind, xlabel="arch.dim")
         low, high = axes.get_ylim()
         wider = max(1.0, (SPAN * low / high) ** 0.5)
         axes.set_ylim(low / wider, high * wider)
-        axes.set_xticks(list(by_width), [str(width) for width in by_width], minor=False)
-        axes.minorticks_off()
     figure.axes[0].set_ylabel("root mean square")
     figure.axes[-1].legend(fontsize="x-small")
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    keep(figure, path)
 
 
 def table(by_width: Mapping[int, Sizes]) -> Any:
