@@ -176,6 +176,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
             if _of_a_dead_worker(error):
+                with contextlib.suppress(RuntimeError):
+                    time.sleep(1)  # torch says so once more, by a signal, which else would come in the midst of what follows
                 raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short,"
                                " lower loader.workers; then go on by resume=auto") from error
             raise
