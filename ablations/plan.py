@@ -182,7 +182,9 @@ def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
     average = sum(cost["training_flops"] for cost in costs) / len(costs)
     total = sum(cost["tokens"] for cost in costs) / len(costs) * jobs
     hours = f"about {duration(average * jobs / speed)} ({source})" if speed else f"time unknown ({source})"
-    console.print(Text(f"{runs}; {total:,.0f} tokens; {hours}; budgets matched by {study.match}"))
+    unmatched = study.match in ("none", "seconds")  # seconds are known afterwards, and of one machine
+    budgets = "budgets not matched" if unmatched else f"budgets matched by {study.match}"
+    console.print(Text(f"{runs}; {total:,.0f} tokens; {hours}; {budgets}"))
     console.print(Text(_power(study, len(plan.arms) - 1)))
     console.print(Text(f"{study.metric}, specification {study.hash[:16]}"))
     for note in notes:
