@@ -69,6 +69,8 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
             from omegaconf import OmegaConf
 
             storage.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
+        if config["trainer"]["threads"]:
+            torch.set_num_threads(config["trainer"]["threads"])
         tell(git_sha=_git_sha(), versions=_versions(), host=_hardware())
         _train(config, folder, summary, tell)
     return summary
@@ -126,8 +128,6 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     settings, loader = config["trainer"], config["loader"]
     if settings["keep_memory"]:
         memory.keep_freed()
-    if settings["threads"]:
-        torch.set_num_threads(settings["threads"])
     corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
     if not len(corpus.splits["val"].ids):
         raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
