@@ -21,7 +21,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.registry import ZooError
-from zoo.storage import dumps, naming, write_atomically
+from zoo.storage import dumps, naming, read_checkpoint, write_atomically
 from zoo.streams import derive
 
 
@@ -274,7 +274,13 @@ class MetricsFile(Logger):
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Writes beside the checkpoint and renames, so that a full disk or a kill leaves the one before whole."""
+    """Writes beside the checkpoint and renames, so that a full disk or a kill leaves the one before whole.
+
+    Reads those of shards as well, for a run that goes on without them.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         write_atomically(Path(path), dumps(checkpoint))
+
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        return read_checkpoint(path)
