@@ -106,7 +106,7 @@ def study(arguments: Namespace) -> int:
         failed = execution.execute(one, hydra, flags)
     except (SystemExit, KeyboardInterrupt) as stop:
         console.print(Text("\nstopped; the same line goes on with what is left"))
-        return 130 if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
+        return train.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
     if failed:
         console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
     if one is not planned:  # the study's own line, once more, ends with the report

@@ -22,6 +22,8 @@ from zoo.registry import ZooError
 
 BUDGET = ("trainer.max_steps", "trainer.eval_every", "trainer.log_every", "trainer.checkpoint_every", "seed")
 Sets = dict[frozenset[str], list[float]]
+Values = Mapping[str, Mapping[int, float]]  # of each arm, by seed
+Levels = Mapping[str, Mapping[str, str]]  # of each arm, by factor
 ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII"}
 MOST_PAIRS = 6  # of factors, whose interaction is drawn
 COSTS = (("flops_per_token", "FLOPs a token"), ("parameters", "parameters"), ("seconds", "seconds of training"))
@@ -69,12 +71,12 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
                     f" {words - 1} factors and more, which are taken to be nothing."
                     + (" Of the interactions of two, those that it cannot tell apart stand as one, with = between them."
                        if mixed else " Interactions of two are one with interactions of three and more."))
-    pairs = _pairs(results, compared, levels)
+    values = stats.tabulate(results.outcomes(), compared.cap, compared.lower_is_better).values
     told += [_estimates("effect", found),
              Picture(figures.estimates(found, compared.margin, f"effect in {unit(results.metric)}")),
-             Picture(figures.interactions(pairs, results.metric))]
+             Picture(figures.interactions(_pairs(values, levels), results.metric))]
     try:
-        worth = effects.shapley(_sets(results, compared, levels))
+        worth = effects.shapley(_sets(values, levels, results.baseline))
     except ZooError:
         worth = ()
     if worth:
@@ -103,9 +105,8 @@ def _levels(results: Results) -> dict[str, dict[str, str]]:
     return found
 
 
-def _pairs(results: Results, compared: Comparison, levels: Mapping[str, Mapping[str, str]]) -> list[Any]:
+def _pairs(values: Values, levels: Levels) -> list[Any]:
     """Of each two factors the mean at each two levels; those that are furthest from adding up, first."""
-    values = stats.tabulate(results.outcomes(), compared.cap, compared.lower_is_better).values
     sized = []
     for one, two in itertools.combinations(next(iter(levels.values())), 2):
         groups: dict[tuple[str, str], list[float]] = {}
@@ -120,10 +121,9 @@ def _pairs(results: Results, compared: Comparison, levels: Mapping[str, Mapping[
     return [tuple(row[1:]) for row in sorted(sized, key=lambda row: row[0])[:MOST_PAIRS]]
 
 
-def _sets(results: Results, compared: Comparison, levels: Mapping[str, Mapping[str, str]]) -> Sets:
+def _sets(values: Values, levels: Levels, baseline: str) -> Sets:
     """The values of each set of factors at their second choice, in the seeds that ended in all of them."""
-    first = levels[results.baseline]
-    values = stats.tabulate(results.outcomes(), compared.cap, compared.lower_is_better).values
+    first = levels[baseline]
     seeds = sorted(set.intersection(*(set(values[arm]) for arm in levels)))
     changed = {arm: frozenset(f"{axis}={level}" for axis, level in at.items() if level != first[axis])
                for arm, at in levels.items()}

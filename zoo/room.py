@@ -36,24 +36,22 @@ def free(graphics: bool) -> float | None:
 def helps(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """The words that would each need less, and the bytes that then are needed, by the same estimate; the most helpful first."""
     loader, trainer = config["loader"], config["trainer"]
-    tried: list[dict[str, Any]] = [
-        {"trainer.gradient_checkpointing": True}, {"trainer.precision": "bf16-mixed"}, {"optim": "adafactor"},
-        {"trainer.accumulate": 2 * trainer["accumulate"]}, {"loader.batch_size": loader["batch_size"] // 2},
-        {"loader.length": loader["length"] // 2},
-    ]
+    tried: dict[str, Any] = {
+        "trainer.gradient_checkpointing": True, "trainer.precision": "bf16-mixed", "optim": "adafactor",
+        "trainer.accumulate": 2 * trainer["accumulate"], "loader.batch_size": loader["batch_size"] // 2,
+        "loader.length": loader["length"] // 2,
+    }
     now, found = cost.training_memory(config), []
-    for change in tried:
+    for word, value in tried.items():
         changed = copy.deepcopy(dict(config))
-        for word, value in change.items():
-            node, _, key = word.partition(".")
-            if key:
-                changed[node][key] = value
-            else:
-                changed[node] = registry.resolve(node, value)
-        words = " ".join(f"{word}={str(value).lower()}" for word, value in change.items())
+        node, _, key = word.partition(".")
+        if key:
+            changed[node][key] = value
+        else:
+            changed[node] = registry.resolve(node, value)
         with contextlib.suppress(ZooError):  # a batch that cannot be divided, a model that the optimiser is not for
             settings.check(changed)
-            found.append((words, cost.training_memory(changed)))
+            found.append((f"{word}={str(value).lower()}", cost.training_memory(changed)))
     yield from sorted((pair for pair in found if pair[1] < 0.99 * now), key=lambda pair: pair[1])
 
 

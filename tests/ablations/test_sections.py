@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations import conclusions, design, figures, results, sections
+from ablations import conclusions, design, figures, results, sections, stats
 from ablations.page import Picture, Section, Table
 from ablations.results import Results
 from ablations.stats import Comparison
@@ -74,7 +74,8 @@ def test_a_factorial_shows_effects_interactions_and_shapley_values(tmp_path: Pat
 def test_the_interaction_that_is_largest_is_drawn_first(tmp_path: Path) -> None:
     rows = itertools.product((0, 1), repeat=3)
     found, compared = judged(crossed(tmp_path / "s", 3, rows, lambda a, b, c: 0.2 * a + 0.4 * b * c, design="factorial"))
-    one, two, means = sections._pairs(found, compared, sections._levels(found))[0]
+    values = stats.tabulate(found.outcomes(), compared.cap).values
+    one, two, means = sections._pairs(values, sections._levels(found))[0]
     assert (one, two) == ("b", "c")
     assert means["1", "1"] - means["0", "0"] == pytest.approx(0.4, abs=0.02)
 
