@@ -50,7 +50,7 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
 
     from benchmarks.suites import Loop
     from zoo import lit, run
-    from zoo.callbacks import Streams, Watch
+    from zoo.callbacks import Last, Streams, Watch
 
     composed, model = _made(family, shape)
     batch = family.batch(shape)
@@ -72,7 +72,8 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
         module = lit.learner(composed, model, build("tokenizer", "byte"))
         with tempfile.TemporaryDirectory() as folder:
             watch = Watch(composed["trainer"]["log_every"], ENDLESS)
-            trainer = run._trainer(composed, Path(folder), {}, [watch, Streams(0), Paced()], 0)
+            last = Last(Path(folder, "last.ckpt"), ENDLESS)
+            trainer = run._trainer(composed, Path(folder), {}, [watch, Streams(0), Paced()], last, 0)
             trainer.fit(module, torch.utils.data.DataLoader(Endless(), batch_size=None))
 
     return Loop(loop)
