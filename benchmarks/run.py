@@ -33,7 +33,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.suites import SUITES, TRAINING, Shape, Suite
-from benchmarks.work import SPAWN, Worker, can_measure_memory, peak_mib
+from benchmarks.work import SPAWN, WARM_UP, Worker, can_measure_memory, peak_mib
 
 LEAST = 0.5  # CPU seconds that a repeat gives each candidate, at least
 ROUNDS = 20  # of turns in a repeat, where a step is short enough
@@ -67,6 +67,9 @@ def timed(name: str, measure: str, shape: Shape, repeats: int, compiled: bool, a
         missing.update({candidate: worker.refused for candidate, worker in workers.items() if worker.refused})
         workers = {candidate: worker for candidate, worker in workers.items() if not worker.refused}
         check(suite, workers)
+        for worker in workers.values():
+            if not worker.values:  # has a loop of its own, and no step behind it
+                worker.seconds(WARM_UP)
         first, times = next(iter(workers.values())), 1
         while (spent := first.seconds(times)) < LEAST:
             times = math.ceil(times * min(1.2 * LEAST / max(spent, 1e-4), 20))

@@ -169,6 +169,8 @@ class Last(Checkpoint):
         self._listen()
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        if not self.asked and trainer.world_size == 1 and trainer.global_step % self.every:
+            return  # nothing is due, which is soon seen
         loop = trainer.fit_loop
         if not loop._should_accumulate() and not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
             self._step_done(trainer, module)
@@ -201,11 +203,17 @@ class Lines(lightning.Callback):
 
 
 class Bar(RichProgressBar):
-    """Loss and tokens a second beside the bar."""
+    """Loss and tokens a second beside the bar, drawn anew at most twice a second: that takes longer than a small step."""
 
     def __init__(self, watch: Watch, steps: int) -> None:
-        super().__init__(refresh_rate=10, leave=True)
-        self.watch, self.steps = watch, steps
+        super().__init__(refresh_rate=2, leave=True)
+        self.watch, self.steps, self.drawn = watch, steps, -math.inf
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        now, step = time.monotonic(), trainer.global_step
+        if now - self.drawn >= 1 / self.refresh_rate or step == self.steps:
+            self.drawn = now
+            super().on_train_batch_end(trainer, module, outputs, batch, step - 1)  # steps, not micro-batches
 
     def get_metrics(self, trainer: Any, module: Any) -> dict[str, Any]:
         row, validation = self.watch.row, trainer.callback_metrics.get("val/loss")
