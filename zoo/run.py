@@ -128,7 +128,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     settings, loader = config["trainer"], config["loader"]
     if settings["keep_memory"]:
         memory.keep_freed()
-    corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
+    source, stream = registry.build("data", config["data"]), loader["stream"]
+    corpus = cache.load(source, registry.build("tokenizer", config["tokenizer"]), stream=stream)
     if not len(corpus.splits["val"].ids):
         raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
     sharded = settings["strategy"] == "fsdp"  # then every process makes its own part, in zoo.lit
@@ -146,6 +147,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
                 eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare,
+                documents=source.rows("train", corpus.summary["cuts"]) if stream else None, shuffle=loader["shuffle"],
                 changing="data" in config["changing"])
     needed, lacks = room.compared(config)
     tell(memory=needed)
