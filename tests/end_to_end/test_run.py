@@ -117,9 +117,17 @@ def test_the_same_words_give_the_same_weights_and_another_seed_others(train: Tra
     assert not equal(weights("a"), weights("c"))
 
 
-@pytest.mark.parametrize(("step", "optimizer"), [(3, "adamw"), (4, "muon"), (6, "adafactor")])
-def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int, optimizer: str) -> None:
-    extra = ("arch.dropout=0.1", "trainer.accumulate=2", f"optim={optimizer}")
+# The first epoch of this stream, about 70 blocks, ends in the 5th step.
+STREAM = ("loader.stream=true", "loader.shuffle=9", "loader.batch_size=16", "data.val_fraction=0.4", "data.test_fraction=0.3")
+
+
+@pytest.mark.parametrize(("step", "more"), [
+    (3, ("optim=adamw",)), (4, ("optim=muon",)), (6, ("optim=adafactor",)), (6, (*STREAM, "trainer.checkpoint_every=5")),
+    (6, (*STREAM, "loader.workers=1", "tokenizer=bpe", "tokenizer.vocab=259", "trainer.checkpoint_every=3")),
+])
+def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int,
+                                        more: tuple[str, ...]) -> None:
+    extra = ("arch.dropout=0.1", "trainer.accumulate=2", *more)
     train("whole", *extra)
 
     class Killed(BaseException):
