@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,8 @@ def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(
 def test_the_order_is_the_seeds(documents: Documents) -> None:
     one, same, other = (streamed(documents, seed=seed).__getitems__(range(60))["rows"].tolist() for seed in (7, 7, 8))
     assert one == same != other
+    sent = pickle.loads(pickle.dumps(streamed(documents)))  # noqa: S301  as to a worker that is not forked
+    assert sent.__getitems__(range(60))["rows"].tolist() == one
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")

@@ -62,8 +62,8 @@ class Stream(Dataset[Batch]):
         self.load_state_dict({"document": 0, "token": 0, "first": 0, "blocks": self.buffer})
 
     def _open(self, document: int, token: int) -> None:
-        self.document, self.token, self.coming = document, token, self._read(document, token)
-        self.ids = np.empty(0, dtype=np.uint16)
+        self.document, self.token, self.ids = document, token, np.empty(0, dtype=np.uint16)
+        self.coming: Iterator[np.ndarray] | None = None  # until it is read, so that a worker can be given what is not open
 
     def _read(self, document: int, token: int) -> Iterator[np.ndarray]:
         """The ids of the documents from this one on, the first without so many tokens."""
@@ -78,6 +78,7 @@ class Stream(Dataset[Batch]):
         self.first += len(self.order)
         for _ in range(2):
             pieces, missing = [self.ids], self.room * self.length + 1 - len(self.ids)
+            self.coming = self.coming or self._read(self.document, self.token)
             while missing > 0 and (piece := next(self.coming, None)) is not None:
                 pieces.append(piece)
                 missing -= len(piece)
