@@ -177,6 +177,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         except BaseException as error:
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
+            if isinstance(error.__context__, ZooError) and not isinstance(error, ZooError):
+                raise error.__context__ from None  # Lightning's clean-up fails where no batch has been read
             if _of_a_dead_worker(error):
                 with contextlib.suppress(RuntimeError):
                     time.sleep(1)  # torch says so once more, by a signal, which else would come in the midst of what follows

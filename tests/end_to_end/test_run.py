@@ -122,7 +122,7 @@ STREAM = ("loader.stream=true", "loader.shuffle=9", "loader.batch_size=16", "dat
 
 
 @pytest.mark.parametrize(("step", "more"), [
-    (3, ("optim=adamw",)), (4, ("optim=muon",)), (6, ("optim=adafactor",)), (6, (*STREAM, "trainer.checkpoint_every=5")),
+    (3, ("optim=adamw",)), (4, ("optim=muon",)), (6, ("optim=adafactor", *STREAM, "trainer.checkpoint_every=5")),
     (6, (*STREAM, "loader.workers=1", "tokenizer=bpe", "tokenizer.vocab=259", "trainer.checkpoint_every=3")),
 ])
 def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int,
@@ -233,6 +233,11 @@ def test_what_changes_when_a_run_goes_on_is_named_or_refused(train: Train, words
     assert "'start': 64" in str(position), "8 steps of 4 blocks, and then 4 of 8"
     with pytest.raises(ZooError, match=r"different: loader\.batch_size"):
         train("run", "trainer.max_steps=12", "resume=auto")
+    for change in (("loader.length=16",), ("loader.stream=true",)):
+        with pytest.raises(ZooError, match=r"cannot resume: the data then were .* changing=\[data\]"):
+            train("run", *longer, *change, "trainer.max_steps=16", "resume=auto", "changing=[trainer.max_steps,loader]")
+    streamed = ("loader.stream=true", "trainer.max_steps=14", "changing=[trainer.max_steps,loader,data]")
+    assert train("run", *longer, *streamed, "resume=auto")["steps"] == 14
 
 
 def test_other_text_is_other_data(train: Train, text: Path, tmp_path: Path) -> None:

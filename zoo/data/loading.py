@@ -130,7 +130,7 @@ class GlobalIterator(Iterator[list[int]]):
         self.start, self.part = state["start"], state["part"]
 
     def _stream(self) -> dict[str, Any]:
-        return {"blocks": self.batches.size, "seed": self.batches.seed}
+        return {"blocks": "streamed" if self.batches.size is None else self.batches.size, "seed": self.batches.seed}
 
 
 def unprepared(batch: Batch, seed: int = 0) -> Batch:

@@ -40,7 +40,7 @@ class Stream(Dataset[Batch]):
         if places[0] < self.first:
             self._rewind()
         parts: list[Batch] = []
-        while len(places):
+        while places:
             held = self.first + len(self.order)
             here, places = [place for place in places if place < held], [place for place in places if place >= held]
             if here:
