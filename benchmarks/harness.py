@@ -1,8 +1,9 @@
-"""What Lightning, logging and the progress bar cost beside a raw loop with the same model, clipping and schedule."""
+"""What surrounds the steps of a run: Lightning beside a raw loop with the same model, clipping and schedule, and a sweep."""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import torch
 
-from zoo import config, models, optim
+from zoo import config, models, optim, storage
 from zoo.registry import build
 
 ENDLESS = 10**9  # steps
+RUNS = 4  # of a sweep
 
 
 def _made(family: Any, shape: Any) -> tuple[dict[str, Any], Any]:
@@ -50,7 +52,7 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
 
     from benchmarks.suites import Loop
     from zoo import lit, run
-    from zoo.callbacks import Streams, Watch
+    from zoo.callbacks import Last, Streams, Watch
 
     composed, model = _made(family, shape)
     batch = family.batch(shape)
@@ -66,13 +68,46 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
                 pace()
 
         os.environ["FORCE_COLOR"] = "1"  # so that the bar is drawn
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
+        _silent()
         run.sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
         module = lit.learner(composed, model, build("tokenizer", "byte"))
         with tempfile.TemporaryDirectory() as folder:
             watch = Watch(composed["trainer"]["log_every"], ENDLESS)
-            trainer = run._trainer(composed, Path(folder), {}, [watch, Streams(0), Paced()], 0)
+            last = Last(Path(folder, "last.ckpt"), ENDLESS)
+            trainer = run._trainer(composed, Path(folder), {}, [watch, Streams(0), Paced()], last, 0)
             trainer.fit(module, torch.utils.data.DataLoader(Endless(), batch_size=None))
 
     return Loop(loop)
+
+
+def sweep(family: Any, measure: str, shape: Any, *, hydra: bool) -> Callable[[], torch.Tensor]:
+    """Runs that differ in their seed: by the command's multirun, or by calling what it calls, in one process as well."""
+    from zoo import run, train
+
+    text = Path(__file__).with_name("README.md")
+    words = [f"model={family.words[0]}", *family.words[1:], *shape.words(), "arch.vocab=null", "data=text",
+             f"data.path='{text}'", f"loader.batch_size={shape.batch}", f"loader.length={shape.length}", "logger=none",
+             "trainer.max_steps=200", "trainer.progress=false"]
+    _silent()
+
+    def step() -> torch.Tensor:
+        with tempfile.TemporaryDirectory() as folder:
+            if hydra:
+                sys.argv = ["zoo.train", "-m", *words, f"seed=range({RUNS})", f"hydra.sweep.dir='{folder}'"]
+                train.main()
+            else:
+                for seed in range(RUNS):
+                    place = Path(folder, str(seed))
+                    place.mkdir()
+                    run.run(config.compose([*words, f"seed={seed}"]), place, words)
+            done = [storage.read_json(path)["status"] for path in Path(folder).glob("*/summary.json")]
+        if done != ["finished"] * RUNS:
+            raise RuntimeError(f"the runs ended as {done}")
+        return torch.zeros(1)
+
+    return step
+
+
+def _silent() -> None:
+    """What is printed goes nowhere, so that a terminal's speed is no part of the figure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,7 +1,7 @@
 """Measure a suite: time and peak memory of each candidate, as ratios to the floor.
 
     python -m benchmarks.run --suite gpt --shape small
-    python -m benchmarks.run --suite all --record          # every suite; rewrites the table in benchmarks/README.md
+    python -m benchmarks.run --suite all --record          # every suite; into the tables of benchmarks/README.md
 
 Times are CPU time of one thread. Each candidate has a process of its own, and they take turns (A B A B ...), so that what
 else the machine does falls on all of them; a ratio is taken within each repeat, and the table gives the median, least and
@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import os
 import platform
 import statistics
 import time
@@ -39,7 +40,7 @@ ROUNDS = 20  # of turns in a repeat, where a step is short enough
 TOLERANCE = 1e-5  # relative
 MEMORY_PROCESSES = 3
 PACKAGES = ("transformer-zoo", "torch", "lightning", "transformers", "x-transformers", "litgpt")
-README = Path(__file__).with_name("README.md")
+README, RESULTS = (Path(__file__).with_name(name) for name in ("README.md", "results.json"))
 MARKS = ("<!-- recorded by benchmarks.run -->", "<!-- to here -->")
 Samples = dict[str, list[float]]  # of each candidate, a figure a repeat
 Record = dict[str, Any]
@@ -60,9 +61,11 @@ def timed(name: str, measure: str, shape: Shape, repeats: int, compiled: bool, a
     """CPU milliseconds a step of each candidate, a figure a repeat; every other round of turns goes backwards."""
     suite = SUITES[name]
     workers = {candidate: Worker(name, measure, candidate, shape, compiled) for candidate in suite.candidates}
-    missing.update({candidate: worker.refused for candidate, worker in workers.items() if worker.refused})
-    workers = {candidate: worker for candidate, worker in workers.items() if not worker.refused}
     try:
+        for worker in workers.values():
+            worker.ready()
+        missing.update({candidate: worker.refused for candidate, worker in workers.items() if worker.refused})
+        workers = {candidate: worker for candidate, worker in workers.items() if not worker.refused}
         check(suite, workers)
         first, times = next(iter(workers.values())), 1
         while (spent := first.seconds(times)) < LEAST:
@@ -86,10 +89,11 @@ def timed(name: str, measure: str, shape: Shape, repeats: int, compiled: bool, a
 
 def peaks(name: str, measure: str, shape: Shape, known: Samples, advance: Callable[[], None]) -> Samples:
     samples: Samples = {candidate: [] for candidate in known if candidate != "floor again"}
-    with ProcessPoolExecutor(1, SPAWN, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), SPAWN, max_tasks_per_child=1) as pool:
         for _ in range(MEMORY_PROCESSES):
-            for candidate, figures in samples.items():
-                figures.append(pool.submit(peak_mib, name, measure, candidate, shape).result())
+            asked = {candidate: pool.submit(peak_mib, name, measure, candidate, shape) for candidate in samples}
+            for candidate, figure in asked.items():
+                samples[candidate].append(figure.result())
             advance()
     return samples
 
@@ -145,10 +149,31 @@ def cells(record: Record) -> list[str]:
     return [*(record[name] for name in HEADINGS[:4]), median, f"{record['ratio']:.3f}", spread]
 
 
-def markdown(records: list[Record], told: dict[str, Any], missing: dict[str, str]) -> str:
-    lines = [" · ".join(f"{key} {value}" for key, value in told.items()), "", f"| {' | '.join(HEADINGS)} |",
-             "|---|---|---|---|---:|---:|---:|", *(f"| {' | '.join(cells(record))} |" for record in records)]
-    return "\n".join([*lines, *([""] if missing else []), *(f"{name}: {why}" for name, why in missing.items())])
+def markdown(measured: dict[str, Record]) -> str:
+    """A section for each suite, with the machine that it was measured on."""
+    lines: list[str] = []
+    for name, found in measured.items():
+        lines += [f"### {name}", "", f"{found['about']}. {told_of(found['machine'])}", "", f"| {' | '.join(HEADINGS[1:])} |",
+                  "|---|---|---|---:|---:|---:|"]
+        lines += [f"| {' | '.join(cells(record)[1:])} |" for record in found["results"]]
+        lines += ["", *(line for candidate, why in found["missing"].items() for line in (f"{candidate}: {why}", ""))]
+    return "\n".join(lines).strip()
+
+
+def told_of(machine: dict[str, Any]) -> str:
+    return " · ".join(f"{key} {value}" for key, value in machine.items())
+
+
+def record(measured: dict[str, Record]) -> None:
+    """Put these suites in the place of what was recorded of them beside the README, and write its tables and plot anew."""
+    before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    order = list(SUITES)
+    found = dict(sorted((before | measured).items(), key=lambda item: (order.index(item[0].split(",")[0]), item[0])))
+    RESULTS.write_text(json.dumps(found), encoding="utf-8")
+    draw([result for each in found.values() for result in each["results"]], RESULTS.with_suffix(".svg"))
+    start, rest = README.read_text(encoding="utf-8").split(MARKS[0])
+    new = f"{MARKS[0]}\n\n{markdown(found)}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
+    README.write_text(start + new, encoding="utf-8")
 
 
 def draw(records: list[Record], path: Path) -> None:
@@ -181,43 +206,51 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="every candidate through torch.compile (a minute each)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, the versions and the CPU's name")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios (.svg or .png)")
-    parser.add_argument("--record", action="store_true", help="rewrite the recorded table, plot and JSON beside the README")
+    parser.add_argument("--record", action="store_true", help="put the result into the tables and plot beside the README")
     arguments = parser.parse_args()
     chosen = {name: suite for name, suite in SUITES.items() if arguments.suite in (name, "all")}
     if arguments.repeats < 1 or not any(arguments.shape in (None, *suite.shapes) for suite in chosen.values()):
         parser.error("--repeats must be at least 1, and --shape one that the suite has")
-    console, records, missing = Console(), list[Record](), dict[str, str]()
-    told = machine()
+    if arguments.record and arguments.shape:
+        parser.error("--record is of whole suites: leave out --shape")
+    console, measured = Console(), dict[str, Record]()
     with Progress(console=Console(stderr=True), transient=True) as progress:
-
-        def bar(description: str, total: int) -> Callable[[], None]:
-            return partial(progress.advance, progress.add_task(description, total=total))
-
         for name, suite in chosen.items():
-            for at, shape in suite.shapes.items():
-                if arguments.shape not in (None, at):
-                    continue
-                for measure in suite.measures:
-                    advance = bar(f"{name} {at}: {measure}", arguments.repeats)
-                    samples = timed(name, measure, shape, arguments.repeats, arguments.compiled, advance, missing)
-                    records += rows(name, at, measure, "ms", samples)
-                if TRAINING in suite.measures and suite.memory and can_measure_memory() and not arguments.compiled:
-                    advance = bar(f"{name} {at}: peak memory", MEMORY_PROCESSES)
-                    records += rows(name, at, "peak memory", "MiB", peaks(name, TRAINING, shape, samples, advance))
-    console.print(table(records))
-    console.print(" · ".join(f"{key} {value}" for key, value in told.items()), highlight=False)
-    for candidate, why in missing.items():
-        console.print(f"{candidate}: {why}", highlight=False)
-    sizes = {name: {at: asdict(shape) for at, shape in suite.shapes.items()} for name, suite in chosen.items()}
-    if arguments.json or arguments.record:
-        content = {"machine": told, "shapes": sizes, "missing": missing, "results": records}
-        (arguments.json or README.with_name("results.json")).write_text(json.dumps(content))
-    if arguments.plot or arguments.record:
-        draw(records, arguments.plot or README.with_name("results.svg"))
-    if arguments.record:
-        before, rest = README.read_text(encoding="utf-8").split(MARKS[0])
-        new = f"{MARKS[0]}\n\n{markdown(records, told, missing)}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
-        README.write_text(before + new, encoding="utf-8")
+            found = measured[f"{name}, compiled" if arguments.compiled else name] = {
+                "about": suite.about, "machine": machine(), "missing": dict[str, str](), "results": list[Record](),
+                "shapes": {at: asdict(shape) for at, shape in suite.shapes.items() if arguments.shape in (None, at)},
+            }
+            for at in found["shapes"]:
+                found["results"] += measure(name, at, arguments, progress, found["missing"])
+            if arguments.record:
+                record(measured)
+    console.print(table([result for found in measured.values() for result in found["results"]]))
+    for found in measured.values():
+        for candidate, why in found["missing"].items():
+            console.print(f"{candidate}: {why}", highlight=False)
+    console.print(told_of(next(iter(measured.values()))["machine"]), highlight=False)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(measured), encoding="utf-8")
+    if arguments.plot:
+        draw([result for found in measured.values() for result in found["results"]], arguments.plot)
+
+
+def measure(name: str, at: str, arguments: argparse.Namespace, progress: Progress, missing: dict[str, str]) -> list[Record]:
+    """The records of one suite at one of its shapes."""
+
+    def bar(what: str, total: int) -> Callable[[], None]:
+        return partial(progress.advance, progress.add_task(f"{name} {at}: {what}", total=total))
+
+    suite, records = SUITES[name], list[Record]()
+    shape = suite.shapes[at]
+    for what in suite.measures:
+        advance = bar(what, arguments.repeats)
+        samples = timed(name, what, shape, arguments.repeats, arguments.compiled, advance, missing)
+        records += rows(name, at, what, "ms", samples)
+    if TRAINING in suite.measures and suite.memory and can_measure_memory() and not arguments.compiled:
+        found = peaks(name, TRAINING, shape, samples, bar("peak memory", MEMORY_PROCESSES))
+        records += rows(name, at, "peak memory", "MiB", found)
+    return records
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from zoo.objectives import IGNORE
 from zoo.registry import build
 
 LR = 1e-5  # so small that thousands of steps on one batch leave ordinary numbers to compute with
-FORWARD, TRAINING, DECODING = "forward", "training step", "decoding 256 tokens"
+FORWARD, TRAINING, DECODING, SWEEP = "forward", "training step", "decoding 256 tokens", f"{harness.RUNS} runs of 200 steps"
 Step = Callable[[], Tensor]
 
 
@@ -232,5 +232,11 @@ SUITES = {
         {"floor": partial(harness.raw, GPT), "floor again": partial(harness.raw, GPT),
          "lightning": partial(harness.lightning, GPT)},
         same_weights=("floor again",), memory=False,
+    ),
+    "sweep": Suite(
+        "a sweep of a tiny GPT by the command, beside its runs one after the other in one process", {"micro": MICRO}, (SWEEP,),
+        {"floor": partial(harness.sweep, GPT, hydra=False), "floor again": partial(harness.sweep, GPT, hydra=False),
+         "zoo": partial(harness.sweep, GPT, hydra=True)},
+        same_weights=(), memory=False,
     ),
 }

@@ -63,13 +63,20 @@ def serve(pipe: Connection, suite: str, measure: str, name: str, shape: Any, com
 
 
 class Worker:
-    """The other end of `serve`. `values` are those of the first steps; `refused` says why there are none."""
+    """The other end of `serve`, which is under way when this is made, and done with its first steps after `ready`.
+
+    `values` are what they returned; `refused` says why there are none.
+    """
 
     def __init__(self, *what: Any) -> None:
         self.pipe, other = SPAWN.Pipe()
         self.process = SPAWN.Process(target=serve, args=(other, *what), daemon=True)
         self.process.start()
         other.close()
+        self.refused: str | None = None
+        self.values: list[Any] = []
+
+    def ready(self) -> None:
         found = self.pipe.recv()
         self.refused, self.values = (found, []) if isinstance(found, str) else (None, found)
 

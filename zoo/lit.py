@@ -58,14 +58,15 @@ class Learner(lightning.LightningModule):
         self.shown += sums
         for router, loads in trace.loads:
             self.loads[router] = self.loads.get(router, 0) + loads
-        return (loss + self.objective.share * sum(trace.losses)) / self._nominal_tokens()
+        return sum((self.objective.share * other for other in trace.losses), loss) / self._nominal_tokens()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn the gradient of the sum into that of the mean over all tokens of the step, on all ranks."""
         world = self.trainer.world_size
         tokens = self.window[1] if world == 1 else self.trainer.strategy.reduce(self.window[1].clone(), reduce_op="sum")
         scale = self._nominal_tokens() * self.trainer.accumulate_grad_batches * world / tokens.clamp(min=1)
-        gradients = [sharding.local(p.grad) for p in self.model.parameters() if p.grad is not None]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [sharding.local(p.grad) for p in parameters if p.grad is not None]
         if gradients and (scale.is_cuda or scale != 1):  # asking a GPU would wait for it
             torch._foreach_mul_(gradients, scale)
         self.gradient_scale = scale

@@ -29,7 +29,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import config as configuration
 from zoo import cost, lit, memory, models, objectives, registry, room, storage, vitals
-from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
+from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Unprofiled, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
@@ -276,8 +276,8 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
             accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
             val_check_interval=evaluated_every * settings["accumulate"],
             check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
-            callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], enable_model_summary=False,
-            enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
+            callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], profiler=Unprofiled(),
+            enable_model_summary=False, enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
         )
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
         raise ZooError(f"trainer: {first_line(error)}") from error

@@ -1,0 +1,61 @@
+"""The benchmarks measure what they say: each candidate of ours steps, and gives what its floor gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import run
+from benchmarks.suites import SUITES, TRAINING
+from benchmarks.work import Worker
+
+CASES = [(name, measure) for name, suite in SUITES.items() for measure in suite.measures]
+
+
+@pytest.mark.parametrize(("name", "measure"), CASES)
+def test_ours_give_what_the_floor_gives(name: str, measure: str) -> None:
+    suite = SUITES[name]
+    shape = next(iter(suite.shapes.values())).tiny()
+    floor = suite.candidates["floor"](measure, shape)
+    wanted = [floor().double() for _ in range(2)]
+    for candidate in suite.same_weights:
+        step = suite.candidates[candidate](measure, shape)
+        for value in wanted:
+            torch.testing.assert_close(step().double(), value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_process_takes_the_steps_that_it_is_told_to() -> None:
+    worker = Worker("lightning", TRAINING, "lightning", SUITES["lightning"].shapes["micro"].tiny(), False)
+    worker.ready()
+    assert worker.refused is None
+    assert 0 < worker.seconds(1) < worker.seconds(200)
+    worker.stop()
+    assert worker.process.exitcode == 0
+
+
+def test_a_suite_is_recorded_beside_those_recorded_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    readme, results = tmp_path / "README.md", tmp_path / "results.json"
+    readme.write_text(f"before\n{run.MARKS[0]}\nold\n{run.MARKS[1]}\nafter\n")
+    monkeypatch.setattr(run, "README", readme)
+    monkeypatch.setattr(run, "RESULTS", results)
+
+    def measured(suite: str, zoo: list[float]) -> dict[str, run.Record]:
+        rows = run.rows(suite, "small", "forward", "ms", {"floor": [2.0, 4.0, 8.0], "zoo": zoo})
+        return {suite: {"about": "about", "machine": {"cores": 2}, "missing": {"litgpt": "is not here"}, "results": rows}}
+
+    run.record(measured("long", [1.0, 1.0, 1.0]))
+    run.record(measured("gpt", [1.0, 3.0, 8.0]))
+    run.record(measured("long", [4.0, 4.0, 4.0]))
+    text = readme.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert text.index("### gpt") < text.index("### long")
+    assert "| small | forward | zoo | 3 ms | 0.750 | 0.50–1.00 |" in text  # medians of the times, and of the ratios
+    assert "| small | forward | zoo | 4 ms | 1.000 | 0.50–2.00 |" in text
+    assert "litgpt: is not here" in text
+    assert list(json.loads(results.read_text())) == ["gpt", "long"]
+    assert (tmp_path / "results.svg").stat().st_size > 1000
