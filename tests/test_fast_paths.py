@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.conftest import close
-from zoo import attention
+from tests.conftest import close, loss_of, made, tokens
+from zoo import attention, decoding
 from zoo.components import norm
 
 
@@ -53,3 +53,20 @@ def test_attention_with_a_bias_that_is_learned(rows: int, blind: bool) -> None:
 
     same(fast(q, k, v, bias), attention.eager(q, k, v, masked(bias), False, 0.3, 0.0, None), (q, k, v, bias))
     assert torch.autograd.gradcheck(fast, (q, k, v, bias))
+
+
+def test_turned_weights_write_the_same_and_are_as_before_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = made(("ffn", {"name": "swiglu"})), list[bool]()
+    model.stack.register_forward_hook(lambda *_: seen.append(model.embed.weight.is_contiguous()))
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    monkeypatch.setattr(decoding, "MANY", 6)
+    plain = decoding.generate(model, tokens(), 5, temperature=0)
+    turned = decoding.generate(model, tokens(), 6, temperature=0)
+    assert seen == [True] * 5 + [False] * 6
+    assert torch.equal(turned[:, :5], plain)
+    assert all(torch.equal(weight, before[name]) and weight.is_contiguous() for name, weight in model.state_dict().items())
+    loss_of(model).backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    with pytest.raises(RuntimeError, match="stopped"), decoding.turned(model):
+        raise RuntimeError("stopped")
+    assert model.embed.weight.is_contiguous()

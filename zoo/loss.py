@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LOGITS = 2**21  # in memory at a time: with fewer, adding up the head's gradients costs more than it saves
+LOGITS = 2**22  # in memory at a time: with fewer, adding up the head's gradients costs more than it saves
 
 
 def summed(hidden: Tensor, head: nn.Module, embedding: Tensor, labels: Tensor, ignore: int, smoothing: float) -> Tensor:

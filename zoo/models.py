@@ -48,6 +48,11 @@ class Model(nn.Module):
         hidden = hidden.flatten(0, 1)
         return what(hidden if places is None else hidden[places], self.head, self.embed.weight)
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """torch.compile in place; a graph may then go on where a number is read, as that of the tokens an expert gets."""
+        torch._dynamo.config.capture_scalar_outputs = True
+        super().compile(*args, **kwargs)
+
     @property
     def stacks(self) -> list[Stack]:
         return [module for module in self.children() if isinstance(module, Stack)]

@@ -123,17 +123,17 @@ class MixtureOfExperts(nn.Module):
         """What a token passes through, for its cost."""
         return [self.router, *self.experts[: self.top_k], *([self.shared] if self.shared is not None else [])]
 
-    @torch.compiler.disable  # it would be compiled anew for each division of the rows
     def _mixed(self, x: Tensor, gates: Tensor, chosen: Tensor, loads: Tensor, context: Context) -> Tensor:
         """The experts' part. Each runs, if on no token, so that every parameter has a gradient on every rank.
 
         Rows are put back by a copy, not a scattered sum, so that the result does not depend on the order of a GPU's threads.
         """
         sizes = self._sizes(loads, chosen.numel())
-        order = chosen.flatten().argsort(stable=True)[: sum(sizes)]  # by expert; padding is last
-        rows = x.flatten(0, 1)[order // self.top_k].split(sizes)
-        y = torch.cat([expert(row[None], context)[0] for expert, row in zip(self.experts, rows, strict=False)])
-        y = y.new_zeros(chosen.numel(), y.shape[-1]).index_copy(0, order, y)
+        order = chosen.flatten().argsort(stable=True)  # by expert; padding is last, and gives zeros
+        *rows, padding = x.flatten(0, 1)[order // self.top_k].split([*sizes, chosen.numel() - sum(sizes)])
+        made = [expert(row[None], context)[0] for expert, row in zip(self.experts, rows, strict=False)]
+        y = torch.cat([*made, torch.zeros_like(padding, dtype=made[0].dtype)])
+        y = torch.empty_like(y).index_copy(0, order, y)
         return (y.view(*chosen.shape, -1) * gates.to(y.dtype)[..., None]).sum(2)
 
     def _sizes(self, loads: Tensor, total: int) -> list[int]:
