@@ -27,7 +27,6 @@ from zoo.data.yardsticks import unigram_nats, yardsticks
 from zoo.registry import ZooError
 
 FORMAT = 2
-SPLITS = ("train", "val", "test")
 HEAD = 4 << 20  # bytes of the train text that are tokenised where the rest is streamed; the document that passes them is whole
 log = logging.getLogger("zoo")
 
@@ -80,9 +79,9 @@ def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = No
 
     The cache lies in `cache_dir`, else $ZOO_CACHE, else ~/.cache/transformer-zoo. An untrained tokenizer is trained on
     the train split; `tokenizer` itself is left as it is. With `stream` the first HEAD bytes of the train split take its place
-    in all of this: nothing else of it is tokenised, `summary["measured_on"]` says so, and counts that would need it are None.
-    A damaged cache is built anew, which a warning and `summary["note"]` say. Raises ZooError for what the source refuses, for a
-    source that changes meanwhile and for a full disk.
+    in all of this: the rest is read once, to tell the splits apart, but not tokenised; `summary["measured_on"]` says so, and
+    counts that would need it are None. A damaged cache is built anew, which a warning and `summary["note"]` say. Raises
+    ZooError for what the source refuses, for a source that changes meanwhile and for a full disk.
     """
     root = Path(os.path.expanduser(cache_dir or os.environ.get("ZOO_CACHE") or "~/.cache/transformer-zoo"))
     fingerprint = source.fingerprint()
