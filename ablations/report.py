@@ -225,7 +225,7 @@ def _provenance(results: Results) -> list[str]:
     data = summary.get("data") or {}
     versions = ", ".join(f"{name} {version}" for name, version in (summary.get("versions") or {}).items())
     lines = [f"hash of the specification {results.plan['hash']}"] if results.plan else []
-    lines += [f"data {str(data.get('fingerprint', '?'))[:12]}, {data.get('documents', '?')} documents",
+    lines += [f"data {str(data.get('fingerprint', '?'))[:12]}, {data.get('documents') or '?'} documents",
               f"code {str(summary.get('git_sha') or '?')[:12]}; {versions or 'versions unknown'}"]
     return lines
 

@@ -30,8 +30,8 @@ def batch_of(config: Mapping[str, Any]) -> dict[str, Tensor]:
     from zoo.data.loading import Blocks
 
     tokenizer, loader = registry.build("tokenizer", config["tokenizer"]), config["loader"]
-    tokens = cache.load(registry.build("data", config["data"]), tokenizer).splits["train"]
-    blocks = Blocks(tokens, loader["length"], isolate=loader["isolate"])
+    corpus = cache.load(registry.build("data", config["data"]), tokenizer, stream=loader["stream"])
+    blocks = Blocks(corpus.known, loader["length"], isolate=loader["isolate"])
     return objective_of(config).prepare(blocks.__getitems__(range(loader["batch_size"])), config["seed"])
 
 

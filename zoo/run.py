@@ -128,7 +128,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     settings, loader = config["trainer"], config["loader"]
     if settings["keep_memory"]:
         memory.keep_freed()
-    corpus = cache.load(registry.build("data", config["data"]), registry.build("tokenizer", config["tokenizer"]))
+    source, stream = registry.build("data", config["data"]), loader["stream"]
+    corpus = cache.load(source, registry.build("tokenizer", config["tokenizer"]), stream=stream)
     if not len(corpus.splits["val"].ids):
         raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
     sharded = settings["strategy"] == "fsdp"  # then every process makes its own part, in zoo.lit
@@ -146,6 +147,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     data = Data(corpus, batch_size=loader["batch_size"], length=loader["length"], isolate=loader["isolate"],
                 workers=loader["workers"], seed=config["seed"], accumulate=settings["accumulate"],
                 eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare,
+                documents=source.rows("train", corpus.summary["cuts"]) if stream else None, shuffle=loader["shuffle"],
                 changing="data" in config["changing"])
     needed, lacks = room.compared(config)
     tell(memory=needed)
@@ -175,6 +177,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         except BaseException as error:
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
+            if isinstance(error.__context__, ZooError) and not isinstance(error, ZooError):
+                raise error.__context__ from None  # Lightning's clean-up fails where no batch has been read
             if _of_a_dead_worker(error):
                 with contextlib.suppress(RuntimeError):
                     time.sleep(1)  # torch says so once more, by a signal, which else would come in the midst of what follows

@@ -37,7 +37,8 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     if summary["tokens_per_second"]:
         cost.add_row("tokens/s", f"{summary['tokens_per_second']:,.0f}")
     cost.add_row("peak memory", size(summary["peak_memory_bytes"]))
-    cost.add_row("data", f"{data['documents']:,} documents", f"{size(data['bytes'])}, fingerprint {data['fingerprint'][:12]}")
+    documents = "streamed" if data["documents"] is None else f"{data['documents']:,} documents"
+    cost.add_row("data", documents, f"{size(data['bytes'])}, fingerprint {data['fingerprint'][:12]}")
     console.print()
     console.print(Text(", ".join(f"{group}={name}" for group, name in summary["choices"].items()), style="dim"))
     console.print(result)

@@ -25,6 +25,8 @@ class Loader:
     eval_length: int | None = None  # tokens a sequence in evaluation, to see beyond the length trained on; null: the same
     isolate: bool = False  # hide packed documents from each other, and start positions anew in each
     workers: int = 0  # processes that load; 0 is fastest for text that is in the cache
+    stream: bool = False  # read and tokenise the train text while it is learned, for one too large to be tokenised beforehand
+    shuffle: int = 1000  # blocks of a stream that are shuffled together; without stream, all are
 
 
 @dataclass
@@ -67,7 +69,7 @@ def check(config: Mapping[str, Any]) -> None:
     for node, name in [
         *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
         *(("trainer", name) for name in ("devices", "nodes", "threads", "watch_every")),
-        ("loader", "batch_size"), ("loader", "length"), ("loader", "eval_length"),
+        *(("loader", name) for name in ("batch_size", "length", "eval_length", "shuffle")),
     ]:
         value = config[node][name]
         if value is not None and not 1 <= value < TOO_LARGE:
@@ -76,6 +78,12 @@ def check(config: Mapping[str, Any]) -> None:
         raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
     if loader["workers"] < 0:
         raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
+    if loader["stream"] and loader["workers"] > 1:
+        raise ZooError(f"loader.stream=true reads a text in its order, which one process does: give loader.workers=1 or 0, not"
+                       f" {loader['workers']}")
+    if not loader["stream"] and loader["shuffle"] != Loader.shuffle:
+        raise ZooError(f"loader.shuffle={loader['shuffle']} is about a stream, and without one all blocks are shuffled: give"
+                       " loader.stream=true, or leave it out")
     for name, value in (("trainer.threads", trainer["threads"]), ("loader.workers", loader["workers"])):
         if (value or 0) > max(MOST, os.cpu_count() or 1):
             raise ZooError(f"{name}={value} are more than a machine can start: at most {max(MOST, os.cpu_count() or 1)}")

@@ -72,7 +72,7 @@ def test_what_is_hidden_depends_on_neither_processes_nor_micro_batches_nor_worke
 
 
 def test_too_little_text_is_refused(tokens):
-    assert len(data(tokens, length=44).blocks["train"]) == 1
+    assert len(data(tokens, length=44).train) == 1
     with pytest.raises(
         ZooError, match=r"the train split has 45 tokens.*loader\.length=45.*give more text or a smaller"
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -27,6 +28,9 @@ def trained(given: config.Config, folder: Path, at: int = 0) -> int:
     process.start()
     there.close()
     process.join(120)
+    assert process.pid
+    with contextlib.suppress(ProcessLookupError):  # where nothing is left of it
+        os.killpg(process.pid, signal.SIGKILL)  # its workers: their parent is a server, which does not end with it
     if process.exitcode is None:
         process.kill()
         raise TimeoutError("the run hangs")
@@ -45,6 +49,7 @@ def _train(given: config.Config, folder: Path, at: int, report: Any) -> None:
             first()
             os.kill(os.getpid(), signal.SIGKILL)
 
+    os.setpgrp()
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _watch(moment)
     run.run(given, folder, [])

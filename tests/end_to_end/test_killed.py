@@ -20,6 +20,7 @@ MODES = {
     "plain": ("arch.dropout=0.1",),
     "accumulated": ("arch.dropout=0.1", "trainer.accumulate=2", "loader.isolate=true", "pos=rope"),
     "masked": ("model=bert", "size=tiny", "arch.layers=2", "arch.length=32", "loader.workers=1"),
+    "streamed": ("loader.stream=true", "loader.shuffle=7", "loader.workers=1", "tokenizer=bpe", "tokenizer.vocab=300"),
     "experts": ("ffn=moe", "ffn.bias=true", "ffn.experts=4", "trainer.eval_every=3", "trainer.checkpoint_every=2"),
 }
 

@@ -96,9 +96,10 @@ def test_shards_learn_what_one_process_learns(train: Train, command: Command, pr
 def test_copies_learn_what_one_process_learns_also_when_one_is_told_to_stop(train: Train, command: Command,
                                                                             probed: pytest.MonkeyPatch) -> None:
     tokens = summary_of_data(train)["splits"]["val"]["tokens"]
-    empty = f"loader.eval_length={tokens}"  # one block to evaluate, so that the second process has none
-    one = one_process(train, probed, *MODEL, empty)
-    words = ["trainer=ddp_sim", *MODEL, empty, "hydra.run.dir=two", "trainer.accumulate=2", "logger=wandb", "resume=auto"]
+    data = (f"loader.eval_length={tokens}",  # one block to evaluate, so that the second process has none
+            "loader.stream=true", "loader.shuffle=9")
+    one = one_process(train, probed, *MODEL, *data)
+    words = ["trainer=ddp_sim", *MODEL, *data, "hydra.run.dir=two", "trainer.accumulate=2", "logger=wandb", "resume=auto"]
     probed.setenv("SIGNAL", "1")
     stopped = command(*words, module=PROBE)
     assert stopped.returncode == 130, stopped.stderr

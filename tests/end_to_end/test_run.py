@@ -117,9 +117,17 @@ def test_the_same_words_give_the_same_weights_and_another_seed_others(train: Tra
     assert not equal(weights("a"), weights("c"))
 
 
-@pytest.mark.parametrize(("step", "optimizer"), [(3, "adamw"), (4, "muon"), (6, "adafactor")])
-def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int, optimizer: str) -> None:
-    extra = ("arch.dropout=0.1", "trainer.accumulate=2", f"optim={optimizer}")
+# The first epoch of this stream, about 70 blocks, ends in the 5th step.
+STREAM = ("loader.stream=true", "loader.shuffle=9", "loader.batch_size=16", "data.val_fraction=0.4", "data.test_fraction=0.3")
+
+
+@pytest.mark.parametrize(("step", "more"), [
+    (3, ("optim=adamw",)), (4, ("optim=muon",)), (6, ("optim=adafactor", *STREAM, "trainer.checkpoint_every=5")),
+    (6, (*STREAM, "loader.workers=1", "tokenizer=bpe", "tokenizer.vocab=259", "trainer.checkpoint_every=3")),
+])
+def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, step: int,
+                                        more: tuple[str, ...]) -> None:
+    extra = ("arch.dropout=0.1", "trainer.accumulate=2", *more)
     train("whole", *extra)
 
     class Killed(BaseException):
@@ -225,6 +233,11 @@ def test_what_changes_when_a_run_goes_on_is_named_or_refused(train: Train, words
     assert "'start': 64" in str(position), "8 steps of 4 blocks, and then 4 of 8"
     with pytest.raises(ZooError, match=r"different: loader\.batch_size"):
         train("run", "trainer.max_steps=12", "resume=auto")
+    for change in (("loader.length=16",), ("loader.stream=true",)):
+        with pytest.raises(ZooError, match=r"cannot resume: the data then were .* changing=\[data\]"):
+            train("run", *longer, *change, "trainer.max_steps=16", "resume=auto", "changing=[trainer.max_steps,loader]")
+    streamed = ("loader.stream=true", "trainer.max_steps=14", "changing=[trainer.max_steps,loader,data]")
+    assert train("run", *longer, *streamed, "resume=auto")["steps"] == 14
 
 
 def test_other_text_is_other_data(train: Train, text: Path, tmp_path: Path) -> None:

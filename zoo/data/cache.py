@@ -27,7 +27,7 @@ from zoo.data.yardsticks import unigram_nats, yardsticks
 from zoo.registry import ZooError
 
 FORMAT = 2
-SPLITS = ("train", "val", "test")
+HEAD = 4 << 20  # bytes of the train text that are tokenised where the rest is streamed; the document that passes them is whole
 log = logging.getLogger("zoo")
 
 
@@ -55,28 +55,38 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenised source: its splits train, val, test, its trained tokenizer, and what a run's summary says of it."""
+    """A tokenised source: its splits train, val, test, its trained tokenizer, and what a run's summary says of it.
+
+    Where train is streamed, `splits` has in its place `head`, the first documents of it.
+    """
 
     splits: dict[str, Tokens]
     tokenizer: Tokenizer
     summary: dict[str, Any]
+
+    @property
+    def known(self) -> Tokens:
+        """What is tokenised of the train text."""
+        return self.splits["head" if "head" in self.splits else "train"]
 
 
 class _Corrupt(Exception):
     pass
 
 
-def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = None) -> Corpus:
+def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = None, *, stream: bool = False) -> Corpus:
     """The tokens of a source, from the cache where it has them, else built and put there.
 
     The cache lies in `cache_dir`, else $ZOO_CACHE, else ~/.cache/transformer-zoo. An untrained tokenizer is trained on
-    the train split; `tokenizer` itself is left as it is. A damaged cache is built anew, which a warning and
-    `summary["note"]` say. Raises ZooError for what the source refuses, for a source that changes meanwhile and for a
-    full disk.
+    the train split; `tokenizer` itself is left as it is. With `stream` the first HEAD bytes of the train split take its place
+    in all of this: the rest is read once, to tell the splits apart, but not tokenised; `summary["measured_on"]` says so, and
+    counts that would need it are None. A damaged cache is built anew, which a warning and `summary["note"]` say. Raises
+    ZooError for what the source refuses, for a source that changes meanwhile and for a full disk.
     """
     root = Path(os.path.expanduser(cache_dir or os.environ.get("ZOO_CACHE") or "~/.cache/transformer-zoo"))
     fingerprint = source.fingerprint()
-    key = hashlib.sha256(f"{FORMAT}\n{fingerprint}\n{tokenizer.dumps()}".encode()).hexdigest()[:32]
+    whole = f"{FORMAT}\n{fingerprint}\n{tokenizer.dumps()}" + (f"\nhead {HEAD}" if stream else "")
+    key = hashlib.sha256(whole.encode()).hexdigest()[:32]
     try:
         if (root / key).exists():
             return _read(root / key)
@@ -88,7 +98,7 @@ def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = No
     building = root / f".{key}.{uuid.uuid4().hex}"
     try:
         building.mkdir()
-        _write(building, source, tokenizer, fingerprint)
+        _write(building, source, tokenizer, fingerprint, stream)
         corpus = _publish(building, root / key)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -102,14 +112,15 @@ def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = No
 def _read(folder: Path) -> Corpus:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        for name in ["tokenizer.json", *(f"{split}{end}" for split in SPLITS for end in (".bin", ".starts.npy"))]:
+        counts = meta["summary"]["splits"]
+        for name in ["tokenizer.json", *(f"{split}{end}" for split in counts for end in (".bin", ".starts.npy"))]:
             if _sha256(folder / name) != meta["checksums"][name]:
                 raise _Corrupt(f"{name} does not match its checksum")
         if _sha256_text(json.dumps(meta["summary"])) != meta["checksums"]["summary"]:
             raise _Corrupt("the summary in meta.json does not match its checksum")
         tokenizer = loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        dtype, counts = _dtype(tokenizer.vocab), meta["summary"]["splits"]
-        splits = {name: _map(folder / f"{name}.bin", dtype, counts[name]["bytes"], tokenizer.eot) for name in SPLITS}
+        dtype = _dtype(tokenizer.vocab)
+        splits = {name: _map(folder / f"{name}.bin", dtype, counts[name]["bytes"], tokenizer.eot) for name in counts}
         return Corpus(splits, tokenizer, meta["summary"])
     except OSError as error:
         raise _Corrupt(f"{Path(error.filename or '').name}: {error.strerror}") from error
@@ -127,25 +138,30 @@ def _dtype(vocab: int) -> np.dtype:
     return np.dtype("<u2" if vocab <= 1 << 16 else "<u4")
 
 
-def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str) -> None:
+def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str, stream: bool) -> None:
     found = source.splits()
     tokenizer = loads(tokenizer.dumps())
-    passes = sum(found.bytes.values()) + (0 if tokenizer.trained else found.bytes["train"])
+    first, size = ("head", min(HEAD, found.bytes["train"])) if stream else ("train", found.bytes["train"])
+    passes = size * (1 if tokenizer.trained else 2) + found.bytes["val"] + found.bytes["test"]
     with _progress(passes) as watch:
         if not tokenizer.trained:
-            tokenizer.train(watch(found.rows["train"]))
-        counts = {split: _tokenise(folder / f"{split}.bin", watch(found.rows[split]), tokenizer) for split in SPLITS}
+            tokenizer.train(watch(_until(size, found.rows["train"])))
+        texts = {first: _until(size, found.rows["train"]), "val": found.rows["val"], "test": found.rows["test"]}
+        counts = {split: _tokenise(folder / f"{split}.bin", watch(rows), tokenizer) for split, rows in texts.items()}
     (folder / "tokenizer.json").write_text(tokenizer.dumps(), encoding="utf-8")
     if source.fingerprint() != fingerprint:
         raise ZooError(f"{source} changed while it was being read: start again when it is still")
     summary = {
         "fingerprint": fingerprint,
-        **{what: sum(counts[split][what] for split in SPLITS) for what in ("documents", "bytes", "tokens")},
+        **{what: None if stream else sum(each[what] for each in counts.values()) for what in ("documents", "tokens")},
+        "bytes": sum(found.bytes.values()),
         "splits": counts,
         "split": found.rule,
+        "cuts": found.cuts,
         "skipped": found.skipped,
         "tokenizer": {"name": tokenizer.name, "vocab": tokenizer.vocab, **tokenizer.settings()},
-        **_measured(folder, tokenizer),
+        "measured_on": first,
+        **_measured(folder, first, tokenizer),
     }
     checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
     checksums["summary"] = _sha256_text(json.dumps(summary))
@@ -153,10 +169,19 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str)
     (folder / "meta.json").write_text(meta, encoding="utf-8")
 
 
-def _measured(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+def _until(size: int, rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
+    """The first rows, until their texts are so many bytes together."""
+    for row in rows if size else ():
+        yield row
+        size -= len(row["text"].encode())
+        if size <= 0:
+            return
+
+
+def _measured(folder: Path, first: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """What simple models reach on the validation text: measured once, since no run changes it."""
     dtype, piece = _dtype(tokenizer.vocab), 1 << 20
-    train, val = (_map(folder / f"{split}.bin", dtype, 0, tokenizer.eot).ids for split in ("train", "val"))
+    train, val = (_map(folder / f"{split}.bin", dtype, 0, tokenizer.eot).ids for split in (first, "val"))
     texts = (tokenizer.decode_bytes(train[start : start + piece]) for start in range(0, len(train), piece))
     return {
         "yardsticks": yardsticks(texts, tokenizer.decode_bytes(val)),
@@ -167,14 +192,20 @@ def _measured(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
 def _tokenise(path: Path, texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, int]:
     starts, tokens, size = array("q"), 0, 0
     with path.open("wb") as file:
-        for batch in _batches(texts):
-            size += sum(len(text.encode()) for text in batch)
-            for ids in tokenizer.encode_batch(batch):
-                starts.append(tokens)
-                tokens += 1 + len(ids)
-                file.write(np.concatenate([[tokenizer.eot], ids]).astype(_dtype(tokenizer.vocab)).tobytes())
+        for text, ids in encoded(texts, tokenizer):
+            starts.append(tokens)
+            tokens += len(ids)
+            size += len(text.encode())
+            file.write(ids.tobytes())
     np.save(path.with_suffix(".starts.npy"), np.array(starts, dtype=np.int64))
     return {"documents": len(starts), "bytes": size, "tokens": tokens}
+
+
+def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[str, np.ndarray]]:
+    """Each text and its ids, end-of-text first, as `Tokens` holds them."""
+    for batch in _batches(texts):
+        for text, ids in zip(batch, tokenizer.encode_batch(batch), strict=True):
+            yield text, np.concatenate([[tokenizer.eot], ids]).astype(_dtype(tokenizer.vocab))
 
 
 def _batches(texts: Iterable[str], size: int = 1 << 20) -> Iterator[list[str]]:

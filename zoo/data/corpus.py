@@ -8,7 +8,7 @@ import os
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,13 @@ BY_DOCUMENT, WITHIN_DOCUMENTS = "by document", "within documents"
 class Splits:
     """The documents of a source, apart. `rows` are streams of {id, text}; nothing is copied, so nothing grows stale.
 
-    `rule` says how they were told apart, `bytes` counts the UTF-8 bytes of each split, `skipped` the files and rows
-    left out, by reason.
+    `rule` says how they were told apart, and `cuts`, where within documents, at which characters; `bytes` counts the UTF-8
+    bytes of each split, `skipped` the files and rows left out, by reason.
     """
 
     rows: dict[str, IterableDataset]
     rule: str
+    cuts: tuple[int, int] | None
     bytes: dict[str, int]
     skipped: dict[str, int]
 
@@ -70,8 +71,6 @@ class Source:
 
     def splits(self) -> Splits:
         """The train, val and test documents. Raises ZooError for files that cannot be read or too little text."""
-        from datasets import Features, IterableDataset, Value
-
         skipped, size, length = Counter[str](), Counter[str](), 0
         for name, text in self._documents(skipped):
             size[self._split(name)] += len(text.encode())
@@ -84,13 +83,17 @@ class Source:
             size = Counter()
             for split in ("train", "val", "test"):
                 size[split] = sum(len(row["text"].encode()) for row in self._rows(split, cuts))
-        features = Features({"id": Value("string"), "text": Value("string")})
-        rows = {
-            split: IterableDataset.from_generator(self._rows, features, gen_kwargs={"split": split, "cuts": cuts})
-            for split in ("train", "val", "test")
-        }
+        rows = {split: self.rows(split, cuts) for split in ("train", "val", "test")}
         rule = WITHIN_DOCUMENTS if cuts else BY_DOCUMENT
-        return Splits(rows, rule, {split: size[split] for split in rows}, dict(skipped))
+        return Splits(rows, rule, cuts, {split: size[split] for split in rows}, dict(skipped))
+
+    def rows(self, split: str, cuts: Sequence[int] | None) -> IterableDataset:
+        """The documents of a split as a stream of {id, text}; with the cuts that `splits` found, no text is read before."""
+        from datasets import Features, IterableDataset, Value
+
+        features = Features({"id": Value("string"), "text": Value("string")})
+        places = tuple(cuts) if cuts else None  # the library takes a list for shards
+        return IterableDataset.from_generator(self._rows, features, gen_kwargs={"split": split, "cuts": places})
 
     def _documents(self, skipped: Counter[str]) -> Iterator[Document]:
         for name, path in self.files(skipped):

@@ -63,12 +63,13 @@ class GlobalBatches:
     Every epoch is a new permutation of all `size` blocks, and batches run on across its end, so that no block is
     dropped. `batch_size` counts the blocks of one optimiser step; they are the same whatever `world` (processes) and
     `accumulate` (micro-batches a step), which cut the step's blocks in order: micro-batch first, process second. An
-    iterator's `state_dict` is all that a resumed run needs; with `changing`, its blocks may be others. Raises ZooError when
-    the step cannot be cut evenly.
+    iterator's `state_dict` is all that a resumed run needs; with `changing`, its blocks may be others. Where `size` is None,
+    what is read has an order of its own, and is asked for the places 0, 1, 2 ... in it. Raises ZooError when the step cannot be
+    cut evenly.
     """
 
     def __init__(
-        self, size: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1,
+        self, size: int | None, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1,
         changing: bool = False,
     ) -> None:
         if batch_size < 1 or batch_size % (world * accumulate):
@@ -76,7 +77,7 @@ class GlobalBatches:
                 f"loader.batch_size={batch_size} must be a multiple of {world * accumulate} "
                 f"({world} processes x {accumulate} accumulated micro-batches)"
             )
-        if size < 1:
+        if size is not None and size < 1:
             raise ZooError("there is no block of tokens to draw batches from")
         self.size, self.batch_size, self.seed, self.changing = size, batch_size, seed, changing
         self.rank, self.world, self.accumulate = rank, world, accumulate
@@ -92,6 +93,8 @@ class GlobalBatches:
     def share(self, start: int, part: int) -> list[int]:
         """What this process takes in micro-batch `part` of the step that starts after `start` blocks: block + epoch·size."""
         start += (part * self.world + self.rank) * self.micro
+        if self.size is None:
+            return list(range(start, start + self.micro))
         blocks: list[int] = []
         while len(blocks) < self.micro:
             epoch, offset = divmod(start + len(blocks), self.size)
@@ -127,7 +130,7 @@ class GlobalIterator(Iterator[list[int]]):
         self.start, self.part = state["start"], state["part"]
 
     def _stream(self) -> dict[str, Any]:
-        return {"blocks": self.batches.size, "seed": self.batches.seed}
+        return {"blocks": "streamed" if self.batches.size is None else self.batches.size, "seed": self.batches.seed}
 
 
 def unprepared(batch: Batch, seed: int = 0) -> Batch:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import lightning
@@ -13,6 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Corpus
 from zoo.data.loading import IGNORE, Batch, Blocks, GlobalBatches, unprepared
+from zoo.data.stream import Stream
 from zoo.evaluation import Spread
 from zoo.registry import ZooError
 from zoo.streams import derive
@@ -26,18 +28,20 @@ class Data(lightning.LightningDataModule):
     `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
     counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the
     Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, and `judge`
-    what is asked of one in an evaluation, with a seed for each split; so each evaluation is given the same. `changing` lets a
-    run go on with other data. Raises ZooError when the train split is smaller than one block or the batch cannot be shared
+    what is asked of one in an evaluation, with a seed for each split; so each evaluation is given the same. `documents` are
+    those of a train split that is streamed (zoo.data.stream), in a buffer of `shuffle` blocks. `changing` lets a run go on with
+    other data. Raises ZooError when the train split is smaller than one block or the batch cannot be shared
     evenly.
     """
 
     def __init__(
         self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
         accumulate: int = 1, eval_length: int | None = None, prepare: Callable[..., Batch] = unprepared,
-        judge: Callable[..., Batch] | None = None, changing: bool = False,
+        judge: Callable[..., Batch] | None = None, documents: Iterable[dict[str, str]] | None = None, shuffle: int = 1,
+        changing: bool = False,
     ) -> None:
         super().__init__()
-        tokens = len(corpus.splits["train"].ids)
+        tokens = len(corpus.known.ids)
         if tokens <= length:
             raise ZooError(
                 f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next "
@@ -47,19 +51,22 @@ class Data(lightning.LightningDataModule):
         if eval_length is not None and measured and eval_length > max(length, measured):
             raise ZooError(f"loader.eval_length={eval_length} is longer than all of the val split's {measured} tokens: give"
                            " more text or a smaller loader.eval_length")
-        self.blocks = {name: Blocks(split, length if name == "train" else eval_length or length, isolate=isolate)
-                       for name, split in corpus.splits.items()}
+        if documents is None:
+            self.train: Blocks | Stream = Blocks(corpus.known, length, isolate=isolate)
+        else:
+            self.train = Stream(documents, corpus.tokenizer, length, isolate=isolate, buffer=shuffle, seed=seed)
+        self.blocks = {name: Blocks(corpus.splits[name], eval_length or length, isolate=isolate) for name in ("val", "test")}
         self.tokens, self.fingerprint, self.changing = corpus.splits, str(corpus.summary["fingerprint"]), changing
         self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
         self.prepare = {name: partial(prepare if name == "train" else judge or prepare, seed=derive(seed, "objective", name))
-                        for name in self.blocks}
+                        for name in ("train", *self.blocks)}
 
     def train_dataloader(self) -> StatefulDataLoader:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata's own doing
             return StatefulDataLoader(
-                self.blocks["train"], batch_sampler=self._batches(), collate_fn=self.prepare["train"],
-                num_workers=self.workers, pin_memory=torch.cuda.is_available(),
+                self.train, batch_sampler=self._batches(), collate_fn=self.prepare["train"], num_workers=self.workers,
+                worker_init_fn=_single_threaded, pin_memory=torch.cuda.is_available(),
             )
 
     def val_dataloader(self) -> DataLoader:
@@ -74,8 +81,8 @@ class Data(lightning.LightningDataModule):
 
     def _batches(self) -> GlobalBatches:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return GlobalBatches(len(self.blocks["train"]), self.batch_size, self.seed, rank, world, self.accumulate,
-                             self.changing)
+        size = len(self.train) if isinstance(self.train, Blocks) else None
+        return GlobalBatches(size, self.batch_size, self.seed, rank, world, self.accumulate, self.changing)
 
     def state_dict(self) -> dict[str, str]:
         """Which data they are: a run that is gone on with must have the same."""
@@ -91,6 +98,11 @@ class Data(lightning.LightningDataModule):
             blocks, batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
             collate_fn=partial(_without_fillers, self.prepare[split]), pin_memory=torch.cuda.is_available(),
         )
+
+
+def _single_threaded(worker: int) -> None:
+    # A fork has no threads of the pool that its parent's tokenizer made, and would wait for them.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _without_fillers(prepare: Callable[..., Batch], batch: Batch) -> Batch:
