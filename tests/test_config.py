@@ -212,6 +212,13 @@ def test_different_names_the_keys_that_differ() -> None:
     assert config.different({"a": {}}, {"a": None}) == ["a"]
 
 
+def test_a_run_from_before_an_option_was_there_had_its_default() -> None:
+    before, now = config.compose([]), config.compose(["loader.stream=true"])
+    del before["loader"]["stream"], before["trainer"]["spike"]
+    assert config.changed(config.compose([]), before) == []
+    assert config.changed(now, before) == ["loader.stream"]
+
+
 @pytest.mark.parametrize("words", [
     [], ["norm=rms", "norm.eps=1e-3"], ["model=llama_7b", "size=tiny", "ffn.hidden=32"], ["model=t5", "arch.vocab=50"],
     ["experiment=smoke", "+norm.more=1"], ["attn=gqa", "attn.kv_heads=2", "loader.length=${arch.dim}"],

@@ -209,7 +209,8 @@ def different(config: Config, other: Config, prefix: str = "") -> list[str]:
 def changed(config: Config, before: Config) -> list[str]:
     """The keys in which a configuration differs from that of the run that it would go on with, where it must not."""
     free = (*FREE, *config["changing"])
-    return [key for key in different(config, before) if not any(f"{key}.".startswith(f"{name}.") for name in free)]
+    keys = different(config, settings.completed(before))
+    return [key for key in keys if not any(f"{key}.".startswith(f"{name}.") for name in free)]
 
 
 def _parsed(words: Sequence[str]) -> list[Override]:

@@ -52,16 +52,26 @@ class Trainer:
     sample: bool = True  # show generated text at the end
 
 
+NODES = {"loader": Loader, "trainer": Trainer}
+
+
 def store() -> None:
     """Put the schemas where conf/config.yaml and conf/trainer/ build on them."""
     ConfigStore.instance().store(group="loader", name="default", node=Loader, provider="zoo")
     ConfigStore.instance().store(group="trainer", name="schema", node=Trainer, provider="zoo")
 
 
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run from before some of these options were there: it did what is now their default."""
+    schemas: dict[str, Any] = {node: made for node, made in NODES.items() if isinstance(config.get(node), dict)}
+    return {**config, **{node: {field.name: field.default for field in fields(made)} | config[node]
+                         for node, made in schemas.items()}}
+
+
 def check(config: Mapping[str, Any]) -> None:
     """Raises ZooError for what no run reads, and for a value that none can have."""
     trainer, loader, logger = config["trainer"], config["loader"], config["logger"]
-    known = {"trainer": [field.name for field in fields(Trainer)], "loader": [field.name for field in fields(Loader)]}
+    known = {node: [field.name for field in fields(made)] for node, made in NODES.items()}
     for node, names in (known | {"logger": list(LOGGER)}).items():
         for key in config[node]:
             if key not in names:
