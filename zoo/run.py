@@ -226,7 +226,7 @@ def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> 
     Raises ZooError where all that there are are damaged, and for one that is not damaged but does not fit, or must not be read.
     """
     damaged: dict[Path, str] = {}
-    for path in [place for name in ("last", "previous", "best") if (place := folder / f"{name}.ckpt").exists()]:
+    for path in [place for name in ("last", "previous", "best") if os.path.lexists(place := folder / f"{name}.ckpt")]:
         try:
             checkpoint = storage.read_checkpoint(path, whole=False)
         except storage.Damaged as error:

@@ -62,7 +62,8 @@ class Sharded(ModelParallelStrategy):
         """Each process writes its rows into a new folder, to which the path points once all have."""
         path, name = self.broadcast((Path(filepath), uuid.uuid4().hex[:8]))
         folder = path.with_name(f".{path.name}.{name}")
-        storage.write_atomically(folder / f"{self.global_rank}.pt", storage.dumps(_in_rows(checkpoint)))
+        own = _in_rows(checkpoint | {storage.PARTS: self.world_size})
+        storage.write_atomically(folder / f"{self.global_rank}.pt", storage.dumps(own))
         self.barrier()
         if self.is_global_zero:
             storage.point(path, folder)

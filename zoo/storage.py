@@ -15,7 +15,7 @@ from typing import Any
 from zoo.registry import ZooError, first_line
 
 FORMAT = 1  # of checkpoints: to be raised when an older zoo would misread what a newer one writes
-FIRST, OWN_ROWS = "0.pt", "own rows"  # of a checkpoint of several processes: a file of it, and what marks a tensor in it
+OWN_ROWS, PARTS = "own rows", "parts"  # of a checkpoint of several processes: what marks a tensor in it, how many files it is
 
 
 class Damaged(ZooError):
@@ -94,7 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def find_checkpoint(path: str | Path) -> Path:
     """The file meant by a path: a checkpoint, or a run's folder, of which the best is taken, or else the last."""
     path = Path(path)
-    if path.is_file() or (path / FIRST).is_file():
+    if path.is_file() or any(path.glob("[0-9]*.pt")):
         return path
     for place in (path / "checkpoints", path):
         for name in ("best.ckpt", "last.ckpt", "previous.ckpt"):
@@ -152,10 +152,12 @@ def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
     Their tensors are mapped, not read, and with `whole=False` left as Rows. Raises Damaged for a file that is, and ZooError for
     one that holds anything but tensors and plain data, is not of this zoo, or of a newer one.
     """
+    if Path(path).is_symlink() and not Path(path).exists():
+        raise Damaged(f"{path} is damaged: the folder that it names is gone")
     path = find_checkpoint(path)
     if path.is_dir():
-        count = len(list(path.glob("*.pt")))
-        return _joined([_read(path / f"{number}.pt", mapped=True) for number in range(count)], whole)
+        first = _read(path / "0.pt", mapped=True)
+        return _joined([first, *(_read(path / f"{rank}.pt", mapped=True) for rank in range(1, first[PARTS]))], whole)
     return _read(path)
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pwd
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,34 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, ca
     assert equal(expected, weights("run"))
     assert losses("run") == rows
     assert Path("run/checkpoints/last.damaged").exists()
+
+
+def in_shards(path: Path, count: int) -> Path:
+    """Put a checkpoint of so many processes in the place of one; returns their folder."""
+    checkpoint, folder = torch.load(path, weights_only=True), path.with_name(f".{path.name}.shards")
+    for rank in range(count):
+        state = {name: storage.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
+                 for name, weight in checkpoint["state_dict"].items()}
+        storage.write_atomically(folder / f"{rank}.pt", storage.dumps({**checkpoint, "state_dict": state, "parts": count}))
+    path.unlink()
+    path.symlink_to(folder.name)
+    return folder
+
+
+@pytest.mark.parametrize("gone", [None, "0.pt", "1.pt", "all"])
+def test_so_is_one_of_shards_of_which_a_part_is_missing(train: Train, gone: str | None) -> None:
+    words = ("trainer.checkpoint_every=2",)
+    train("run", *words)
+    expected, last = weights("run"), Path("run/checkpoints/last.ckpt")
+    folder = in_shards(last, 2)
+    assert equal(expected, storage.read_checkpoint(last)["state_dict"])
+    if gone == "all":
+        shutil.rmtree(folder)
+    elif gone is not None:
+        (folder / gone).unlink()
+    told = train("run", *words, "resume=auto")
+    assert ("last.ckpt" in (told.get("note") or "")) == (gone is not None)
+    assert equal(expected, storage.read_checkpoint(last)["state_dict"])
 
 
 def test_where_all_but_the_best_are_damaged_the_run_goes_on_from_that_and_else_is_refused(train: Train) -> None:
