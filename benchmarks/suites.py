@@ -203,7 +203,7 @@ SUITES = {
     ),
     "bert": Suite(
         "an encoder with a padding mask, 15 % of the tokens to be learned",
-        {"small": SMALL, "small, 30k words": replace(SMALL, vocab=30_522), "micro": MICRO}, BOTH,  # the vocabulary of BERT's own
+        {"small": SMALL, "small, 30k words": replace(SMALL, vocab=30_522), "micro": MICRO}, BOTH,  # BERT's own words
         side_by_side(BERT, transformers=peer(peers.bert, BERT), x_transformers=peer(peers.x_bert, BERT),
                      torch_nn=peer(peers.torch_bert, BERT)),
     ),
