@@ -214,12 +214,11 @@ def main() -> None:
     chosen = {name: suite for name, suite in SUITES.items() if arguments.suite in (name, "all")}
     if arguments.repeats < 1 or not any(arguments.shape in (None, *suite.shapes) for suite in chosen.values()):
         parser.error("--repeats must be at least 1, and --shape one that the suite has")
-    if arguments.record and arguments.shape:
-        parser.error("--record is of whole suites: leave out --shape")
     console, measured = Console(), dict[str, Record]()
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for name, suite in chosen.items():
-            found = measured[f"{name}, compiled" if arguments.compiled else name] = {
+            title = ", ".join([name, *filter(None, [arguments.shape]), *(["compiled"] if arguments.compiled else [])])
+            found = measured[title] = {
                 "about": suite.about, "machine": machine(), "missing": dict[str, str](), "results": list[Record](),
                 "shapes": {at: asdict(shape) for at, shape in suite.shapes.items() if arguments.shape in (None, at)},
             }
