@@ -183,7 +183,8 @@ def test_checkpointing_is_in_the_estimate_of_a_run() -> None:
     ("gpu=h10", "unknown gpu 'h10': did you mean 'h100'"), ("gpus=0", "gpus must be at least 1"), ("gpus=abc", "gpus: .*abc"),
     ("tokens=", "tokens= has no value"), ("gpus=12 tensor=8", "gpus=12 must be a multiple of tensor=8"),
     ("strategy=fspd", "did you mean 'fsdp'"),
-    ("mfu=40", "mfu is a share"), ("overlap=-1", "overlap is a share"), ("tokens=nan", "tokens must be"), ("batch=1k gpus=64",
+    ("mfu=40", "mfu is a share"), ("overlap=-1", "overlap is a share"), ("tokens=nan", "tokens must be"),
+    ("gpus=1.2.3M", "gpus: "), ("gpus=a:", "gpus: "), ("gpus=[1", "gpus: "), ("gpus=${gpu}", "gpus"), ("batch=1k gpus=64",
      "batch=1000 is less than half of the 131,072 tokens"), ("tokens=[1]", "tokens"),
 ])
 def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, told: str) -> None:
@@ -194,6 +195,7 @@ def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, told: str) -> N
 
 @pytest.mark.parametrize(("words", "shown"), [
     (["plan", "model=gpt2", "gpus=64", "tokens=1T"], ["memory a GPU", "days", "assuming that", "overlap"]),
+    (["plan", "gpus=64", "trainer.devices=64"], ["a plan does not read trainer.devices=64: give gpus= and node="]),
     (["plan", "gpuss=64"], ["unknown word 'gpuss': did you mean 'gpus'"]),
     (["plan", "model=gpt2_xl", "gpu=t4", "strategy=ddp", "gpus=8"], ["do not fit", "strategy=fsdp (", "gpu=v100_32"]),
     (["--help"], ["plan model=llama3_70b", "  tensor=1", "rtx_4090"]),

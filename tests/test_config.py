@@ -212,6 +212,17 @@ def test_different_names_the_keys_that_differ() -> None:
     assert config.different({"a": {}}, {"a": None}) == ["a"]
 
 
+@pytest.mark.parametrize(("words", "told"), [
+    (["changing=[optm]"], r"changing names 'optm', which no configuration has.*'optim'"),
+    (["changing=[optim.ls]"], "changing names 'optim.ls'"),
+    (["trainer.strategy=ddpp"], "trainer.strategy=ddpp is none of auto, ddp, fsdp"),
+    (["trainer.strategy=ddp_spawn"], "trainer.strategy=ddp_spawn is none of"),
+])
+def test_what_no_run_knows_is_refused(words: list[str], told: str) -> None:
+    with pytest.raises(ZooError, match=told):
+        config.compose(words)
+
+
 def test_a_run_from_before_an_option_was_there_had_its_default() -> None:
     before, now = config.compose([]), config.compose(["loader.stream=true"])
     del before["loader"]["stream"], before["trainer"]["spike"]

@@ -15,7 +15,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Checkpoint, RichProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -89,8 +89,11 @@ class Watch(lightning.Callback):
         shown = module.shown if cheap else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
         loss, tokens = shown.tolist()
         if not math.isfinite(loss):  # summed over the ranks, so that all of them stop here
-            raise Diverged(f"the loss became {loss} at step {step}: try a lower optim.lr, a longer schedule.warmup,"
-                           " trainer.clip=1, or residual=pre")
+            config = module.config
+            more = [*(["trainer.clip=1"] if config["trainer"]["clip"] is None else []),
+                    *(["residual=pre"] if config["residual"]["name"] == "post" else [])]
+            ways = ["a lower optim.lr", "a longer schedule.warmup", *more]
+            raise Diverged(f"the loss became {loss} at step {step}: try {', '.join(ways[:-1])} or {ways[-1]}")
         if due:
             loader = module.config["loader"]
             seen, self.logged = (step - self.logged) * loader["batch_size"] * loader["length"], step
@@ -187,6 +190,19 @@ class Last(Checkpoint):
             trainer.save_checkpoint(self.path)
         if asked:
             raise Interrupted(signal.Signals(asked).name, agreed=True)
+
+
+class Best(ModelCheckpoint):
+    """Writes best.ckpt, and knows which it was where the run's folder has been moved or copied."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        def here(path: str) -> str:
+            return str(Path(str(self.dirpath), Path(path).name)) if path else path
+
+        names = [name for name in state if name.endswith("_path")]
+        scores = {here(path): score for path, score in state["best_k_models"].items()}
+        paths = {name: here(state[name]) for name in names}
+        super().load_state_dict({**state, **paths, "dirpath": self.dirpath, "best_k_models": scores})
 
 
 class Lines(lightning.Callback):

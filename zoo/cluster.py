@@ -87,6 +87,12 @@ def explained() -> Iterator[str]:
             yield f"  {option.name}={default}".ljust(20) + option.metadata["about"]
 
 
+INSTEAD = {  # what a run is told by, of which a plan has words of its own
+    "trainer": "strategy=", "trainer.strategy": "strategy=", "trainer.devices": "gpus= and node=", "trainer.nodes": "gpus=",
+    "loader.batch_size": "batch= (tokens)", "trainer.accumulate": "micro=",
+}
+
+
 def asked(words: Sequence[str], precision: str, checkpointing: bool) -> Plan:
     """The plan of these words (key=value). Raises ZooError for one that has no meaning."""
     given: dict[str, Any] = {}
@@ -94,10 +100,10 @@ def asked(words: Sequence[str], precision: str, checkpointing: bool) -> Plan:
         key, _, value = word.partition("=")
         if not value.strip():
             raise ZooError(f"{word} has no value: give {key}=...")
-        match = re.fullmatch(r"([\d.]+)([kKMBT])", value)
-        given[key] = float(match[1]) * SUFFIXES[match[2]] if match else OmegaConf.create(f"x: {value}").x
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([kKMBT])", value)
+        given[key] = float(match[1]) * SUFFIXES[match[2]] if match else None if value == "null" else value
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Plan), given)
+        merged = dict(OmegaConf.merge(OmegaConf.structured(Plan), given).items())
     except OmegaConfBaseException as error:
         raise ZooError(f"{error.full_key or error.key}: {first_line(error)}") from error
     plan = Plan(**{str(key): value for key, value in merged.items()})

@@ -229,6 +229,8 @@ def main() -> None:
     for word in words:
         if word.startswith("hydra.") and not word.startswith("hydra.searchpath"):
             raise ZooError(f"{word} is about a run, and a cost has none: leave it out")
+        if planned and (instead := cluster.INSTEAD.get(word.partition("=")[0])):
+            raise ZooError(f"a plan does not read {word}: give {instead}")
         known = [*config.menu(), "seed", "resume", *cluster.WORDS]
         if planned and (key := word.partition("=")[0]).isidentifier() and key not in known:
             raise ZooError(f"unknown word {key!r}{did_you_mean(key, known)}")

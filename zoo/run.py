@@ -24,12 +24,12 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from zoo import callbacks as hooks
 from zoo import config as configuration
 from zoo import cost, lit, memory, models, objectives, registry, room, storage, vitals
-from zoo.callbacks import AtomicCheckpoints, Bar, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Unprofiled, Watch
+from zoo.callbacks import Bar, Best, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
 from zoo.data.module import Data
@@ -65,15 +65,19 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
             storage.write_json(folder / "summary.json", summary)
 
     with _alone_in(folder, main), _telling_how_it_ends(tell), _finishing_wandb():
-        if main:
-            from omegaconf import OmegaConf
-
-            storage.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
+        if main and not (folder / "config.yaml").exists():  # else, what is there holds until the run has gone on
+            _write_config(config, folder)
         if config["trainer"]["threads"]:
             torch.set_num_threads(config["trainer"]["threads"])
         tell(git_sha=_git_sha(), versions=_versions(), host=_hardware())
         _train(config, folder, summary, tell)
     return summary
+
+
+def _write_config(config: Config, folder: Path) -> None:
+    from omegaconf import OmegaConf
+
+    storage.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
 
 
 @contextlib.contextmanager
@@ -186,6 +190,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                                " lower loader.workers; then go on by resume=auto") from error
             raise
         finally:  # so far it came, however it ends
+            if storage.is_first_process() and trainer.global_step > resume_step:
+                _write_config(config, folder)
             summary.update(
                 steps=trainer.global_step, tokens=trainer.global_step * loader["batch_size"] * loader["length"],
                 tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
@@ -247,6 +253,13 @@ def _check_fit(path: Path, checkpoint: dict[str, Any], model: torch.nn.Module, c
     if different:
         raise ZooError(f"{path} is of another configuration (different: {', '.join(different)}): choose another hydra.run.dir,"
                        f" or go on with what you change by naming it: changing=[{','.join(different)}]")
+    before, now = checkpoint["zoo"]["config"]["optim"]["name"], config["optim"]["name"]
+    if before != now:
+        raise ZooError(f"{path} holds the state of optim={before}, with which optim={now} cannot go on: keep optim={before}, or"
+                       " choose another hydra.run.dir")
+    if checkpoint["global_step"] > config["trainer"]["max_steps"]:
+        raise ZooError(f"{path} is of step {checkpoint['global_step']}, beyond trainer.max_steps="
+                       f"{config['trainer']['max_steps']}: give more steps, or choose another hydra.run.dir")
     if checkpoint["Data"] != data.state_dict() and "data" not in config["changing"]:
         raise ZooError(f"{path} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]}, now"
                        f" {data.fingerprint[:12]}): bring them back, choose another hydra.run.dir, or go on with these by"
@@ -260,7 +273,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
     _quiet()
     evaluated_every = min(settings["eval_every"], settings["max_steps"])
-    best = ModelCheckpoint(folder / "checkpoints", "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
+    best = Best(folder / "checkpoints", "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
     callbacks = [*callbacks, best, last]  # in this order: last.ckpt knows of the best
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
@@ -276,11 +289,12 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
             accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
             val_check_interval=evaluated_every * settings["accumulate"],
             check_val_every_n_epoch=None, num_sanity_val_steps=0, log_every_n_steps=settings["log_every"],
-            callbacks=callbacks, logger=loggers, plugins=[AtomicCheckpoints()], profiler=Unprofiled(),
+            callbacks=callbacks, logger=loggers, plugins=[hooks.AtomicCheckpoints()], profiler=hooks.Unprofiled(),
             enable_model_summary=False, enable_progress_bar=shows, use_distributed_sampler=False, default_root_dir=folder,
         )
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
-        raise ZooError(f"trainer: {first_line(error)}") from error
+        hint = ": where there is no GPU, choose trainer=cpu, ddp_sim or fsdp_sim" if "gpu" in first_line(error).lower() else ""
+        raise ZooError(f"trainer: {first_line(error).rstrip('.!')}{hint}") from error
 
 
 def alone_on_a_gpu(settings: dict[str, Any]) -> bool:

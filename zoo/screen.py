@@ -44,8 +44,8 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     console.print(result)
     console.print(cost)
     if summary.get("outcome") == "stuck":
-        console.print(Text(f"It is stuck at the frequencies of the tokens ({summary['unigram_nats']:.4f}): it has learned"
-                           " nothing of their order.\nTry more steps, another optim.lr, a longer schedule.warmup, or"
+        console.print(Text(f"It has learned no more than how often each token comes ({summary['unigram_nats']:.4f} nats):"
+                           " it is stuck, or stopped early.\nTry more steps, another optim.lr, a longer schedule.warmup, or"
                            " residual=pre.", style="yellow"))
     if summary.get("sample"):
         console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left"))

@@ -14,6 +14,7 @@ from zoo.registry import TOO_LARGE, ZooError, did_you_mean, words
 
 Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
+STRATEGIES = ("auto", "ddp", "fsdp")
 MOST = 256  # threads or processes, or as many as there are cores
 LOGGER = ("name", "project", "entity", "group", "job_type", "label", "tags", "mode")
 
@@ -68,6 +69,16 @@ def completed(config: Mapping[str, Any]) -> dict[str, Any]:
                          for node, made in schemas.items()}}
 
 
+def _known(name: Any, config: Mapping[str, Any]) -> bool:
+    """Whether a dotted name is of something in the configuration."""
+    node: Any = config
+    for part in str(name).split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
+
+
 def check(config: Mapping[str, Any]) -> None:
     """Raises ZooError for what no run reads, and for a value that none can have."""
     trainer, loader, logger = config["trainer"], config["loader"], config["logger"]
@@ -86,6 +97,12 @@ def check(config: Mapping[str, Any]) -> None:
             raise ZooError(f"{node}.{name} must be at least 1 and at most {TOO_LARGE - 1:,}, not {value}")
     if type(config["seed"]) is not int or not 0 <= config["seed"] < 2**63:
         raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
+    if trainer["strategy"] not in STRATEGIES:
+        raise ZooError(f"trainer.strategy={trainer['strategy']} is none of {', '.join(STRATEGIES)}"
+                       f"{did_you_mean(str(trainer['strategy']), STRATEGIES)}")
+    for name in config["changing"]:
+        if not _known(name, config):
+            raise ZooError(f"changing names {name!r}, which no configuration has{did_you_mean(str(name), [*config])}")
     if loader["workers"] < 0:
         raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
     if loader["stream"] and loader["workers"] > 1:

@@ -157,6 +157,8 @@ def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
     path = find_checkpoint(path)
     if path.is_dir():
         first = _read(path / "0.pt", mapped=True)
+        if not isinstance(first.get(PARTS), int):
+            raise Damaged(f"{path} is damaged: it does not say of how many parts it is")
         return _joined([first, *(_read(path / f"{rank}.pt", mapped=True) for rank in range(1, first[PARTS]))], whole)
     return _read(path)
 

@@ -189,7 +189,7 @@ def changed(config: Config, folder: Path) -> list[str]:
     with contextlib.suppress(YAMLError, OmegaConfBaseException, ValueError, OSError):
         stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
     if not stored or not isinstance(stored, dict):
-        raise ZooError(f"{folder / 'config.yaml'} is damaged: delete {folder}, or choose another hydra.run.dir")
+        raise ZooError(f"{folder / 'config.yaml'} is damaged: rename {folder} to start anew, or choose another hydra.run.dir")
     return configuration.changed(config, {str(key): value for key, value in stored.items()})
 
 

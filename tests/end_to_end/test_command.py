@@ -160,7 +160,7 @@ def test_a_damaged_run_is_passed_over_and_refused_by_name(words: list[str], tmp_
     os.utime(runs / "0" / "config.yaml", (0, 0))
     assert train._unfinished(composed, runs) == runs / "0"
     assert "1/config.yaml is damaged" in capsys.readouterr().out
-    with pytest.raises(ZooError, match=r"1/config.yaml is damaged: delete .*, or choose another hydra.run.dir"):
+    with pytest.raises(ZooError, match=r"1/config.yaml is damaged: rename .* to start anew, or choose another hydra.run.dir"):
         train._check_folder(composed, runs / "1")
 
 

@@ -240,6 +240,56 @@ def test_what_changes_when_a_run_goes_on_is_named_or_refused(train: Train, words
     assert train("run", *longer, *streamed, "resume=auto")["steps"] == 14
 
 
+def rates(path: str) -> dict[int, float]:
+    with Path(path, "metrics.csv").open(encoding="utf-8") as file:
+        return {int(row["step"]): float(row["train/lr"]) for row in csv.DictReader(file) if row.get("train/lr")}
+
+
+def test_an_optimiser_and_a_schedule_that_are_changed_by_name_are_changed(train: Train) -> None:
+    steady = ("schedule=constant", "schedule.warmup=0", "optim.lr=1e-3")
+    train("run", *steady)
+    more = ("trainer.max_steps=12", "resume=auto", "optim.lr=5e-4", "optim.weight_decay=0.3", "optim.beta1=0.5")
+    train("run", *steady, *more, "changing=[trainer,optim]")
+    assert rates("run")[8] == pytest.approx(1e-3)
+    assert rates("run")[12] == pytest.approx(5e-4)
+    saved = torch.load("run/checkpoints/last.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"]
+    assert [(group["weight_decay"], group["betas"]) for group in saved] == [(0.3, (0.5, 0.95)), (0.0, (0.5, 0.95))]
+    falling = ("schedule=linear", "schedule.warmup=0", "trainer.max_steps=16", "optim.lr=5e-4", "resume=auto")
+    train("run", *steady, *falling, "optim.weight_decay=0.3", "optim.beta1=0.5", "changing=[trainer,schedule]")
+    assert rates("run")[14] == pytest.approx(5e-4 * (1 - 14 / 16))
+
+
+def test_a_resume_that_is_refused_leaves_the_run_as_it_was(train: Train) -> None:
+    train("run")
+    before = Path("run/config.yaml").read_bytes()
+    other = {
+        r"holds the state of optim=adamw, with which optim=muon cannot go on": ("optim=muon", "changing=[trainer,optim]"),
+        r"cannot resume: the data then were": ("loader.length=16", "changing=[trainer,loader]"),
+        r"is of step 8, beyond trainer.max_steps=6": ("trainer.max_steps=6", "changing=[trainer]"),
+    }
+    for told, words in other.items():
+        with pytest.raises(ZooError, match=told):
+            train("run", "trainer.max_steps=12", *words, "resume=auto")
+        assert Path("run/config.yaml").read_bytes() == before
+    assert train("run", "trainer.max_steps=12", "changing=[trainer]", "resume=auto")["steps"] == 12
+    assert b"max_steps: 12" in Path("run/config.yaml").read_bytes()
+
+
+def test_a_run_that_is_moved_knows_its_best(train: Train) -> None:
+    train("run")
+    path = Path("run/checkpoints/last.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    best = next(state for name, state in checkpoint["callbacks"].items() if name.startswith("Best"))
+    best["best_model_score"] = torch.tensor(0.1)
+    best["best_k_models"] = dict.fromkeys(best["best_k_models"], torch.tensor(0.1))
+    best["kth_value"] = torch.tensor(0.1)
+    torch.save(checkpoint, path)
+    kept = Path("run/checkpoints/best.ckpt").read_bytes()
+    Path("run").rename("moved")
+    train("moved", "trainer.max_steps=12", "changing=[trainer]", "resume=auto")
+    assert Path("moved/checkpoints/best.ckpt").read_bytes() == kept
+
+
 def test_other_text_is_other_data(train: Train, text: Path, tmp_path: Path) -> None:
     for file in text.iterdir():
         (tmp_path / "own").mkdir(exist_ok=True)
@@ -296,7 +346,7 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path: Path) -> Non
         with pytest.raises(ZooError, match="refused"):
             storage.read_checkpoint(tmp_path / name)
     (tmp_path / "shards.ckpt").mkdir()
-    torch.save({"state_dict": {}, "zoo": {"config": {}, "tokenizer": ""}}, tmp_path / "shards.ckpt" / "0.pt")
+    torch.save({"state_dict": {}, "zoo": {"config": {}, "tokenizer": ""}, "parts": 2}, tmp_path / "shards.ckpt" / "0.pt")
     torch.save({"state_dict": {}, "zoo": Hostile()}, tmp_path / "shards.ckpt" / "1.pt")
     with pytest.raises(ZooError, match=r"refused .*1.pt"):
         storage.read_checkpoint(tmp_path / "shards.ckpt")
