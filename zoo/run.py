@@ -238,6 +238,9 @@ def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> 
         except storage.Damaged as error:
             damaged[path] = str(error)
             continue
+        if lost := [part for part in ("optimizer_states", "lr_schedulers", "loops") if not checkpoint.get(part)]:
+            damaged[path] = f"{path} is damaged: it has no {lost[0]}"
+            continue
         _check_fit(path, checkpoint, model, config, data)
         return path, int(checkpoint["global_step"]), damaged
     if damaged:
@@ -271,6 +274,9 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     settings = config["trainer"]
     devices = [free_gpu()] if alone_on_a_gpu(settings) else settings["devices"]
     strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
+    if settings["nodes"] > 1 and not storage.started_together() and "MASTER_ADDR" not in os.environ:
+        raise ZooError(f"trainer.nodes={settings['nodes']} needs its processes started on each machine, by srun or torchrun:"
+                       " docs/cluster.md shows how")
     _quiet()
     evaluated_every = min(settings["eval_every"], settings["max_steps"])
     best = Best(folder / "checkpoints", "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)

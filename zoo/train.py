@@ -64,6 +64,9 @@ def main() -> None:
         print(OmegaConf.to_yaml(configuration.compose(arguments.overrides)), end="")
         return
     if not only_asks(arguments):
+        for word in () if arguments.multirun else arguments.overrides:
+            if word.startswith("hydra/launcher="):
+                raise ZooError(f"{word} launches the jobs of a sweep: give -m beside it")
         _prepare(arguments)
     sys.argv[1:] = [*configuration.spelled(arguments.overrides), *sys.argv[1 + len(arguments.overrides):]]
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import pwd
@@ -115,16 +116,18 @@ def test_a_disk_that_is_really_full_is_one_sentence_and_the_run_goes_on(command:
         subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.parametrize("harm", ["cut", "flipped", "empty"])
+@pytest.mark.parametrize("harm", ["cut", "flipped", "empty", "without its state"])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, caplog: pytest.LogCaptureFixture,
                                                                 harm: str) -> None:
     words = ("trainer.checkpoint_every=2",)
     train("run", *words)
     expected, rows = weights("run"), losses("run")
     last = Path("run/checkpoints/last.ckpt")
-    content = bytearray(last.read_bytes())
+    stateless, content = io.BytesIO(), bytearray(last.read_bytes())
+    torch.save({**torch.load(last, weights_only=True), "optimizer_states": None}, stateless)
     content[len(content) // 2] ^= 1
-    last.write_bytes({"cut": content[:1000], "flipped": content, "empty": b""}[harm])
+    harmed = {"cut": content[:1000], "flipped": content, "empty": b"", "without its state": stateless.getvalue()}
+    last.write_bytes(harmed[harm])
     told = train("run", *words, "resume=auto")
     for said in (caplog.text, told["note"]):
         assert re.search(r"last.ckpt is damaged.*: going on from the one before, run/checkpoints/previous.ckpt", said)

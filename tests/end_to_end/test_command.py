@@ -72,6 +72,7 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("ffn.hidden=-1", "ffn.hidden=-1"),
         ("trainer.clip=0", "trainer.clip must be above 0"),
         ("data.val_fraction=0", "data.val_fraction above 0"),
+        ("hydra/launcher=joblib", "launches the jobs of a sweep: give -m beside it"),
         ("trainer.strategy=foo", "trainer.strategy=foo is none of auto, ddp, fsdp"),
         ("logger=wandb logger.project=a/b", "logger: Invalid project name 'a/b'"),
         ("data.path=", "data.path is empty"),

@@ -290,6 +290,11 @@ def test_a_run_that_is_moved_knows_its_best(train: Train) -> None:
     assert Path("moved/checkpoints/best.ckpt").read_bytes() == kept
 
 
+def test_machines_that_nothing_has_started_are_not_waited_for(train: Train) -> None:
+    with pytest.raises(ZooError, match=r"trainer.nodes=2 needs its processes started on each machine, by srun or torchrun"):
+        train("run", "trainer.nodes=2", "trainer.accelerator=cpu", "trainer.strategy=ddp")
+
+
 def test_other_text_is_other_data(train: Train, text: Path, tmp_path: Path) -> None:
     for file in text.iterdir():
         (tmp_path / "own").mkdir(exist_ok=True)
