@@ -24,6 +24,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import callbacks as hooks
@@ -170,6 +171,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     begun = time.perf_counter()
     with Last(last, settings["checkpoint_every"]) as saving, room.told_of(config):
         callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"])]
+        if storage.is_first_process():  # it goes on: from here on it is what was asked for now
+            callbacks.append(LambdaCallback(on_train_start=lambda *_: _write_config(config, folder)))
         trainer = _trainer(config, folder, summary, callbacks, saving, resume_step)
         try:
             trainer.fit(module, datamodule=data, ckpt_path=str(start) if resume_step else None, weights_only=True)
@@ -179,19 +182,20 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             if not evaluated or "val/loss" not in trainer.callback_metrics:
                 trainer.validate(module, datamodule=data, verbose=False)
         except BaseException as error:
+            dead = True  # where torch's signal, which tells of a dead worker once more, comes while it is looked for
+            with contextlib.suppress(RuntimeError):
+                dead = _of_a_dead_worker(error)
+                if dead:
+                    time.sleep(1)  # for that signal, which else would come in the midst of what follows
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
             if isinstance(error.__context__, ZooError) and not isinstance(error, ZooError):
                 raise error.__context__ from None  # Lightning's clean-up fails where no batch has been read
-            if _of_a_dead_worker(error):
-                with contextlib.suppress(RuntimeError):
-                    time.sleep(1)  # torch says so once more, by a signal, which else would come in the midst of what follows
+            if dead:
                 raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short,"
                                " lower loader.workers; then go on by resume=auto") from error
             raise
         finally:  # so far it came, however it ends
-            if storage.is_first_process() and trainer.global_step > resume_step:
-                _write_config(config, folder)
             summary.update(
                 steps=trainer.global_step, tokens=trainer.global_step * loader["batch_size"] * loader["length"],
                 tokens_per_second=watch.tokens / watch.training_seconds if watch.training_seconds else None,
