@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from zoo import cost, lit, memory, models, objectives, registry, room, storage, 
 from zoo.callbacks import Bar, Best, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
-from zoo.data.module import Data
+from zoo.data.module import Data, of_a_dead_worker, told_where_awaited
 from zoo.data.yardsticks import stuck
 from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
@@ -170,7 +169,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
     with Last(last, settings["checkpoint_every"]) as saving, room.told_of(config):
-        callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"])]
+        callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"]),
+                     LambdaCallback(on_train_start=told_where_awaited)]
         if storage.is_first_process():  # it goes on: from here on it is what was asked for now
             callbacks.append(LambdaCallback(on_train_start=lambda *_: _write_config(config, folder)))
         trainer = _trainer(config, folder, summary, callbacks, saving, resume_step)
@@ -182,16 +182,11 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             if not evaluated or "val/loss" not in trainer.callback_metrics:
                 trainer.validate(module, datamodule=data, verbose=False)
         except BaseException as error:
-            dead = True  # where torch's signal, which tells of a dead worker once more, comes while it is looked for
-            with contextlib.suppress(RuntimeError):
-                dead = _of_a_dead_worker(error)
-                if dead:
-                    time.sleep(1)  # for that signal, which else would come in the midst of what follows
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
             if isinstance(error.__context__, ZooError) and not isinstance(error, ZooError):
                 raise error.__context__ from None  # Lightning's clean-up fails where no batch has been read
-            if dead:
+            if of_a_dead_worker(error):
                 raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short,"
                                " lower loader.workers; then go on by resume=auto") from error
             raise
@@ -222,12 +217,6 @@ def _asked_for(settings: dict[str, Any], watch: Watch, summary: dict[str, Any]) 
     if settings["watch_every"] is not None:
         found.append(vitals.Vitals(settings["watch_every"], watch, summary["flops_per_token"]))
     return found
-
-
-def _of_a_dead_worker(error: BaseException) -> bool:
-    """Whether a process that reads data is gone: torch says so, or its connection broke while torch waited for a batch."""
-    waiting = any(frame.f_code.co_name == "_try_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
-    return str(error).startswith("DataLoader worker (") or (waiting and isinstance(error, OSError | EOFError | RuntimeError))
 
 
 def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> tuple[Path, int, dict[Path, str]]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -103,6 +106,21 @@ class Data(lightning.LightningDataModule):
 def _single_threaded(worker: int) -> None:
     # A fork has no threads of the pool that its parent's tokenizer made, and would wait for them.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def told_where_awaited(*_: object) -> None:
+    """Call when the processes that read data run: the death of one is told where its batch is awaited, and there alone.
+
+    torch tells it by a signal as well, whose exception comes wherever the program is, also in its tidying up.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def of_a_dead_worker(error: BaseException) -> bool:
+    """Whether a process that reads data is gone: torch says so, or its connection broke while a batch was awaited."""
+    awaited = any(frame.f_code.co_name == "_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
+    return str(error).startswith("DataLoader worker (") or (awaited and isinstance(error, OSError | EOFError | RuntimeError))
 
 
 def _without_fillers(prepare: Callable[..., Batch], batch: Batch) -> Batch:
