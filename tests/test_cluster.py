@@ -197,6 +197,9 @@ def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, told: str) -> N
     (["plan", "model=gpt2", "gpus=64", "tokens=1T"], ["memory a GPU", "days", "assuming that", "overlap"]),
     (["plan", "gpus=64", "trainer.devices=64"], ["a plan does not read trainer.devices=64: give gpus= and node="]),
     (["plan", "gpuss=64"], ["unknown word 'gpuss': did you mean 'gpus'"]),
+    (["model=gpt2", "gpus=16"], ["gpus=16 is a word of a plan: python -m zoo.cost plan model=gpt2 gpus=16"]),
+    (["plan", "model=gpt2", "tensor=8"], ["tensor=8 GPUs cannot share arch.heads=12"]),
+    (["plan", "model=gpt2", "gpus=1", "micro=512", "batch=524288"], ["in 1 micro-batch "]),
     (["plan", "model=gpt2_xl", "gpu=t4", "strategy=ddp", "gpus=8"], ["do not fit", "strategy=fsdp (", "gpu=v100_32"]),
     (["--help"], ["plan model=llama3_70b", "  tensor=1", "rtx_4090"]),
 ])

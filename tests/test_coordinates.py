@@ -65,6 +65,11 @@ def test_the_command_prints_and_draws(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "out.svg").read_text(encoding="utf-8").count("arch.dim") >= 1
 
 
+def test_a_width_that_would_be_passed_over_is_refused() -> None:
+    with pytest.raises(ZooError, match=r"arch.dim=64 is one width, .* --widths"):
+        coordinates.measure(["init=mup", "arch.dim=64"], [16, 32], 1)
+
+
 @pytest.mark.parametrize("widths", [[32], [32, 32]])
 def test_one_width_shows_no_growth(widths: list[int]) -> None:
     with pytest.raises(ZooError, match="two different"):

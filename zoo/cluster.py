@@ -267,7 +267,8 @@ def table(told: Mapping[str, Any], title: str) -> Any:
     shown.add_row("memory a GPU", f"{told['memory_bytes'] / gib:,.1f} GiB", f"of {told['available_bytes'] / gib:,.1f} GiB")
     for part, number in told["memory"].items():
         shown.add_row(f"  {part}", f"{number / gib:,.2f} GiB")
-    made = f"{a_step['tokens']:,} tokens in {a_step['micro_batches']} micro-batches"
+    parts = "1 micro-batch" if a_step["micro_batches"] == 1 else f"{a_step['micro_batches']:,} micro-batches"
+    made = f"{a_step['tokens']:,} tokens in {parts}"
     shown.add_row("a step", f"{a_step['seconds']:,.3g} s", made)
     shown.add_row("  computing", f"{a_step['computing']:,.3g} s")
     shown.add_row("  data parallel", f"{a_step['exposed']:,.3g} s", f"not hidden, of {a_step['data_parallel']:,.3g} s")

@@ -147,6 +147,8 @@ def measure(words: Sequence[str], widths: Sequence[int], steps: int) -> dict[int
     """The sizes of the configured model at each width. Raises ZooError for widths or steps that show no growth."""
     if len(set(widths)) < 2 or steps < 0:
         raise ZooError("--widths needs two different numbers or more, and --steps at least 0")
+    if given := [word for word in words if word.lstrip("+").startswith("arch.dim=")]:
+        raise ZooError(f"{given[0]} is one width, and these are several: give --widths in its place")
     configs = {width: configuration.compose([*words, f"arch.dim={width}"]) for width in sorted(set(widths))}
     batch = batch_of(next(iter(configs.values())))
     return {width: sizes(config, batch, steps) for width, config in configs.items()}

@@ -229,6 +229,8 @@ def main() -> None:
     for word in words:
         if word.startswith("hydra.") and not word.startswith("hydra.searchpath"):
             raise ZooError(f"{word} is about a run, and a cost has none: leave it out")
+        if not planned and word.partition("=")[0] in cluster.WORDS:
+            raise ZooError(f"{word} is a word of a plan: python -m zoo.cost plan {' '.join(words)}")
         if planned and (instead := cluster.INSTEAD.get(word.partition("=")[0])):
             raise ZooError(f"a plan does not read {word}: give {instead}")
         known = [*config.menu(), "seed", "resume", *cluster.WORDS]
@@ -238,6 +240,8 @@ def main() -> None:
     chosen = config.compose([*(["trainer.precision=bf16-mixed"] if planned else []), *trained])
     if planned:
         plan = cluster.asked(asked, chosen["trainer"]["precision"], chosen["trainer"]["gradient_checkpointing"])
+        if chosen["arch"]["heads"] % plan.tensor:
+            raise ZooError(f"tensor={plan.tensor} GPUs cannot share arch.heads={chosen['arch']['heads']}: give a divisor of it")
         counted = figures(chosen)
         cost = cluster.of(counted, plan)
     else:

@@ -61,14 +61,21 @@ def advice(config: Mapping[str, Any]) -> str:
     return f"what would help, and what then is needed: {', '.join(told)}" if told else "choose a smaller model"
 
 
-def compared(config: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """What a run will need and what is free, in bytes, and a sentence where that is not enough."""
+def compared(config: Mapping[str, Any], model: Any = None) -> tuple[dict[str, Any], str | None]:
+    """What a run will need and what is free, in bytes, and a sentence where that is not enough; `model` as in zoo.cost.figures.
+
+    Raises ZooError where the weights alone are more, of which a machine ends a process without a word.
+    """
     graphics = config["trainer"]["accelerator"] != "cpu" and torch.cuda.is_available()
-    needed, there = cost.training_memory(config), free(graphics)
+    by_part, there = cost.memory(config, model), free(graphics)
+    needed = int(sum(by_part.values()))
     figures = {"needed_bytes": needed, "free_bytes": there}
     if there is None or needed <= there:
         return figures, None
-    return figures, f"this run needs about {size(needed)}, and {size(there)} are free; {advice(config)}"
+    told = f"this run needs about {size(needed)}, and {size(there)} are free; {advice(config)}"
+    if by_part["weights"] > there:
+        raise ZooError(told)
+    return figures, told
 
 
 @contextlib.contextmanager

@@ -136,12 +136,17 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     corpus = cache.load(source, registry.build("tokenizer", config["tokenizer"]), stream=stream)
     if not len(corpus.splits["val"].ids):
         raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
+    imagined = cost.made(config)  # which takes no memory
+    objectives.check(config, imagined)
+    by_part, about = cost.parameters(imagined), dict(corpus.summary)
+    tell(yardsticks=about.pop("yardsticks"), data=about, parameters=sum(by_part.values()), parameters_by_part=by_part,
+         flops_per_token=cost.BACKWARD_AND_FORWARD * cost.flops(imagined, loader["length"]))
+    needed, lacks = room.compared(config, imagined)
+    tell(memory=needed)
+    if lacks and storage.is_first_process():
+        print(f"warning: {lacks}", flush=True)
     sharded = settings["strategy"] == "fsdp"  # then every process makes its own part, in zoo.lit
     model = models.build(config, seed=config["seed"], device="meta" if sharded else "cpu")
-    objectives.check(config, model)
-    by_part, about = cost.parameters(model), dict(corpus.summary)
-    tell(yardsticks=about.pop("yardsticks"), data=about, parameters=sum(by_part.values()), parameters_by_part=by_part,
-         flops_per_token=cost.BACKWARD_AND_FORWARD * cost.flops(model, loader["length"]))
     for stack in model.stacks:
         stack.checkpointing = settings["gradient_checkpointing"]
     if settings["compile"]:
@@ -153,10 +158,6 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                 eval_length=loader["eval_length"], prepare=module.objective.prepare, judge=module.objective.judge.prepare,
                 documents=source.rows("train", corpus.summary["cuts"]) if stream else None, shuffle=loader["shuffle"],
                 changing="data" in config["changing"])
-    needed, lacks = room.compared(config)
-    tell(memory=needed)
-    if lacks and storage.is_first_process():
-        print(f"warning: {lacks}", flush=True)
     last = folder / "checkpoints" / "last.ckpt"
     start, resume_step, damaged = _start(last.parent, model, config, data)
     if damaged:

@@ -103,6 +103,9 @@ def check(config: Mapping[str, Any]) -> None:
     for name in config["changing"]:
         if not _known(name, config):
             raise ZooError(f"changing names {name!r}, which no configuration has{did_you_mean(str(name), [*config])}")
+    if (trainer["watch_every"] or 0) > trainer["max_steps"]:
+        raise ZooError(f"trainer.watch_every={trainer['watch_every']} is more than the run's trainer.max_steps="
+                       f"{trainer['max_steps']}, so that nothing would be watched: give fewer steps")
     if loader["workers"] < 0:
         raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
     if loader["stream"] and loader["workers"] > 1:

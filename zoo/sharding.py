@@ -69,7 +69,16 @@ class Sharded(ModelParallelStrategy):
             storage.point(path, folder)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        return storage.read_checkpoint(checkpoint_path, whole=False)
+        """Each process looks at the checksums of its share of the parts, and with one that differs all of them end."""
+        path = Path(checkpoint_path)
+        parts = sorted(path.glob("*.pt"))
+        if not self.reduce_boolean_decision(all(map(storage.is_whole, parts[self.global_rank :: self.world_size]))):
+            aside = path.with_suffix(".damaged")
+            if self.is_global_zero:
+                path.replace(aside)
+            raise storage.Damaged(f"{path} is damaged: a checksum differs. It is {aside.name} now, so that resume=auto goes on"
+                                  " from the one before")
+        return storage.read_checkpoint(path, whole=False)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         assert self.lightning_module is not None

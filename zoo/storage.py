@@ -152,8 +152,9 @@ def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
     Their tensors are mapped, not read, and with `whole=False` left as Rows. Raises Damaged for a file that is, and ZooError for
     one that holds anything but tensors and plain data, is not of this zoo, or of a newer one.
     """
-    if Path(path).is_symlink() and not Path(path).exists():
-        raise Damaged(f"{path} is damaged: the folder that it names is gone")
+    path = Path(path)
+    if path.suffix == ".ckpt" and os.path.lexists(path) and not path.is_file() and not any(path.glob("*.pt")):
+        raise Damaged(f"{path} is damaged: what it is made of is gone")
     path = find_checkpoint(path)
     if path.is_dir():
         first = _read(path / "0.pt", mapped=True)
@@ -163,16 +164,23 @@ def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
     return _read(path)
 
 
+def is_whole(path: Path) -> bool:
+    """Whether what a checkpoint's file holds fits its checksums, which torch writes and does not look at."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
 def _read(path: Path, mapped: bool = False) -> dict[str, Any]:
     import pickle
 
     import torch
 
     try:
-        if not mapped and zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:
-                if file.testzip() is not None:  # torch does not look at the checksums that it writes
-                    raise Damaged(f"{path} is damaged: a checksum differs")
+        if not mapped and zipfile.is_zipfile(path) and not is_whole(path):
+            raise Damaged(f"{path} is damaged: a checksum differs")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Damaged:
         raise

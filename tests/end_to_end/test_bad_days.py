@@ -29,6 +29,7 @@ from tests.end_to_end.test_run import Hostile, Train, equal, losses, weights, wh
 from zoo import callbacks, config, generate, registry, run, storage
 from zoo import train as train_command
 from zoo.registry import ZooError
+from zoo.sharding import Sharded
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Same = Callable[[str], bool]
@@ -117,7 +118,7 @@ def test_a_disk_that_is_really_full_is_one_sentence_and_the_run_goes_on(command:
         subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.parametrize("harm", ["cut", "flipped", "empty", "without its state"])
+@pytest.mark.parametrize("harm", ["cut", "flipped", "empty", "an empty folder", "without its state"])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, caplog: pytest.LogCaptureFixture,
                                                                 harm: str) -> None:
     words = ("trainer.checkpoint_every=2",)
@@ -128,7 +129,11 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, ca
     torch.save({**torch.load(last, weights_only=True), "optimizer_states": None}, stateless)
     content[len(content) // 2] ^= 1
     harmed = {"cut": content[:1000], "flipped": content, "empty": b"", "without its state": stateless.getvalue()}
-    last.write_bytes(harmed[harm])
+    if harm in harmed:
+        last.write_bytes(harmed[harm])
+    else:
+        last.unlink()
+        last.mkdir()
     told = train("run", *words, "resume=auto")
     for said in (caplog.text, told["note"]):
         assert re.search(r"last.ckpt is damaged.*: going on from the one before, run/checkpoints/previous.ckpt", said)
@@ -163,6 +168,33 @@ def test_so_is_one_of_shards_of_which_a_part_is_missing(train: Train, gone: str 
     told = train("run", *words, "resume=auto")
     assert ("last.ckpt" in (told.get("note") or "")) == (gone is not None)
     assert equal(expected, storage.read_checkpoint(last)["state_dict"])
+
+
+def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(train: Train,
+                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each looks at its share of the parts, so that none need read them all; here the second of two finds it."""
+    words = ("trainer.checkpoint_every=2",)
+    train("run", *words)
+    expected, last = weights("run"), Path("run/checkpoints/last.ckpt")
+    part = in_shards(last, 2) / "1.pt"
+    agreed = []
+
+    class Second(Sharded):
+        global_rank, world_size, is_global_zero = 1, 2, True  # type: ignore[assignment]
+
+        def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+            agreed.append(decision)
+            return decision
+
+    assert Second(2).load_checkpoint(last)["global_step"] == 8
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(storage.Damaged, match=r"a checksum differs. It is last.damaged now, so that resume=auto goes on from"):
+        Second(2).load_checkpoint(last)
+    assert agreed == [True, False]
+    assert train("run", *words, "resume=auto")["status"] == "finished"
+    assert equal(expected, weights("run"))
 
 
 def test_where_all_but_the_best_are_damaged_the_run_goes_on_from_that_and_else_is_refused(train: Train) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from tests.end_to_end.conftest import TINY, summary
 from tests.end_to_end.test_run import equal, losses, weights, when
-from zoo import config, cost, lit, room, screen, vitals
+from zoo import config, cost, lit, models, room, screen, vitals
 from zoo.callbacks import Diverged
 from zoo.data.yardsticks import stuck
 from zoo.registry import ZooError
@@ -177,11 +178,24 @@ def test_a_run_that_diverged_has_that_outcome(train: Train) -> None:
 
 def test_a_run_that_needs_more_than_there_is_is_told_what_helps(train: Train, monkeypatch: pytest.MonkeyPatch,
                                                                 capsys: Any) -> None:
-    monkeypatch.setattr(room, "free", lambda graphics: 1000.0)
+    needed = cost.memory(config.compose([word for word in TINY if not word.startswith("data.")]))
+    monkeypatch.setattr(room, "free", lambda graphics: needed["weights"] + 1)
     train("scarce")
     warning = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("warning"))
-    assert "and 1,000 B are free" in warning
+    assert re.search(r"needs about [\d.]+ [KM]iB, and [\d.]+ KiB are free", warning)
     assert "loader.batch_size=2 (" in warning
+
+
+def test_a_model_that_alone_is_more_than_there_is_is_refused_before_it_is_built(train: Train,
+                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be ended without a word by the machine's own guard of its memory."""
+    built = models.build
+    monkeypatch.setattr(models, "build", lambda config, *, device="cpu", **how: built(config, device=device, **how)
+                        if device == "meta" else pytest.fail("it is built"))
+    monkeypatch.setattr(room, "free", lambda graphics: 1000.0)
+    with pytest.raises(ZooError, match=r"this run needs about .*, and 1,000 B are free; .*loader.batch_size=2 \("):
+        train("scarce")
+    assert summary("scarce")["status"] == "failed"
 
 
 def test_what_helps_is_by_as_much_as_the_cost_model_says() -> None:
@@ -216,6 +230,7 @@ def test_what_is_free_is_a_part_of_what_the_machine_has() -> None:
     (["trainer.spike=0"], "trainer.spike must be above 0"),
     (["trainer.spike=5", "trainer.precision=16-mixed"], "bf16-mixed"),
     (["trainer.watch_every=0"], "trainer.watch_every must be at least 1"),
+    (["trainer.watch_every=301"], "more than the run's trainer.max_steps=300, so that nothing would be watched"),
 ])
 def test_what_cannot_be_watched_is_refused(words: list[str], told: str) -> None:
     with pytest.raises(ZooError, match=told):
