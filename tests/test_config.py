@@ -69,6 +69,7 @@ from zoo.registry import ZooError
         ("+norm._target_=os.system", "_target_"),
         ("+norm.epss=1", "epss"),
         ("norm.eps=${oc.env:HOME}", "norm.eps"),
+        ("trainer.log_every=${oc.env:HOME}", r"trainer.log_every: Value .* could not be converted to Integer"),
         ("~norm", "norm"),
     ],
 )

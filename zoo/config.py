@@ -121,6 +121,7 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
             raise ZooError(f"nothing reads {key!r}{did_you_mean(key, known)}")
     for group in _chosen():
         config[group] = registry.resolve(group, config[group])
+    config |= settings.typed(config)
     settings.check(config)
     if config["arch"]["vocab"] is None:
         tokenizer = registry.build("tokenizer", config["tokenizer"])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from zoo.registry import TOO_LARGE, ZooError, did_you_mean, words
+from zoo.registry import TOO_LARGE, ZooError, did_you_mean, first_line, words
 
 Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
@@ -79,14 +81,31 @@ def _known(name: Any, config: Mapping[str, Any]) -> bool:
     return True
 
 
+def typed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The nodes with values of their schemas' types: what is interpolated, as ${oc.env:STEPS}, was not held to them before.
+
+    Raises ZooError for an option that there is not, and for a value that is of no such type.
+    """
+    found = {}
+    for node, made in NODES.items():
+        _refuse_unknown(node, config[node], [field.name for field in fields(made)])
+        try:
+            found[node] = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(made), config[node]), enum_to_str=True)
+        except OmegaConfBaseException as error:
+            raise ZooError(f"{node}.{error.full_key or error.key}: {first_line(error)}") from error
+    return found
+
+
+def _refuse_unknown(node: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in options:
+        if key not in known:
+            raise ZooError(f"{node} has no option {key!r}{did_you_mean(key, known)}")
+
+
 def check(config: Mapping[str, Any]) -> None:
     """Raises ZooError for what no run reads, and for a value that none can have."""
     trainer, loader, logger = config["trainer"], config["loader"], config["logger"]
-    known = {node: [field.name for field in fields(made)] for node, made in NODES.items()}
-    for node, names in (known | {"logger": list(LOGGER)}).items():
-        for key in config[node]:
-            if key not in names:
-                raise ZooError(f"{node} has no option {key!r}{did_you_mean(key, names)}")
+    _refuse_unknown("logger", logger, LOGGER)
     for node, name in [
         *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
         *(("trainer", name) for name in ("devices", "nodes", "threads", "watch_every")),
