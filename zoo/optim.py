@@ -129,6 +129,8 @@ class Adafactor(torch.optim.Adafactor):
     def __init__(self, groups: list[Group], *, lr: float = 2e-2, weight_decay: float = 0.0, beta2_decay: float = 0.8,
                  clip: float = 1.0) -> None:
         refuse_factors("adafactor", groups)
+        if any(_in_shards(parameter) for group in groups for parameter in group["params"]):  # whose norms are not to be had
+            raise ZooError("optim=adafactor cannot work on shards: choose optim=adamw, lion or muon, or trainer.strategy=ddp")
         super().__init__(joined(groups, lr, weight_decay), lr=lr, beta2_decay=-beta2_decay, d=clip)
 
     def kept(self, shape: torch.Size, group: Group) -> int:
@@ -143,7 +145,7 @@ class Muon(torch.optim.Optimizer):
 
     An orthogonal step is scaled by .2·√max(rows, columns), to the size of AdamW's (Liu 2025), so that one rate and one decay
     serve both. Projections that share a matrix are each made orthogonal by themselves. torch.optim.Muon does the same in
-    bfloat16 only, which most CPUs have no fast product for.
+    bfloat16 only, which most CPUs have no fast product for. Of a matrix in shards each process works out the whole step.
     """
 
     def __init__(self, groups: list[Group], *, lr: float = 2e-3, weight_decay: float = 0.1, momentum: float = 0.95,
@@ -172,12 +174,11 @@ class Muon(torch.optim.Optimizer):
         weights, gradients, momenta = _with_gradients(self, group)
         for weight, gradient, momentum in zip(weights, gradients, momenta, strict=True):
             momentum.lerp_(gradient, 1 - self.momentum)
-            step = gradient.lerp(momentum, self.momentum)  # Nesterov's
+            step = _whole(gradient.lerp(momentum, self.momentum))  # Nesterov's
+            pieces = step.split(list(group["rows"]) or [len(step)])
+            move = torch.cat([0.2 * max(piece.shape) ** 0.5 * orthogonal(piece, self.iterations) for piece in pieces])
             weight.mul_(1 - group["lr"] * group["weight_decay"])
-            sizes = list(group["rows"]) or [len(weight)]
-            for part, piece in zip(weight.split(sizes), step.split(sizes), strict=True):
-                scale = 0.2 * max(piece.shape) ** 0.5
-                part.sub_(orthogonal(piece, self.iterations).to(part.dtype), alpha=group["lr"] * scale)
+            weight.sub_(_cut_as(weight, move.to(weight.dtype)), alpha=group["lr"])
 
     def kept(self, shape: torch.Size, group: Group) -> int:
         return shape.numel() * (1 if group["hidden"] else 2)
@@ -193,6 +194,24 @@ def orthogonal(matrix: Tensor, iterations: int) -> Tensor:
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if matrix.shape[0] > matrix.shape[1] else x
+
+
+def _in_shards(tensor: Tensor) -> bool:
+    """Whether each process holds some rows of it (zoo.sharding), which is asked without an import that takes long."""
+    return hasattr(tensor, "full_tensor")
+
+
+def _whole(tensor: Any) -> Tensor:
+    return cast(Tensor, tensor.full_tensor()) if _in_shards(tensor) else tensor
+
+
+def _cut_as(like: Any, tensor: Tensor) -> Tensor:
+    """What every process holds, cut as another tensor is."""
+    if not _in_shards(like):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def _called(closure: Callable[[], Any] | None) -> Any:
