@@ -46,6 +46,7 @@ from zoo.registry import ZooError
         ("norm=layer,rms", "names several, of which a run takes one: -m"),
         ("arch.dmi=3", "arch has no option 'dmi': did you mean 'dim'"),
         ("arch.dim=3.5", "arch.dim: .*3.5"),
+        (f"arch.dropout={'1' * 400} arch.dim=32", "arch.dropout: int too large to convert to float"),
         ("arch.dim=null", "arch.dim"),
         ("attn.backend=spda", "attn.backend: .*spda"),
         ("attn.kv_heads=2", "attn has no option 'kv_heads'"),

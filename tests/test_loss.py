@@ -96,3 +96,16 @@ def test_in_bfloat16_under_autocast() -> None:
     for one, other in zip(torch.autograd.grad(parts, leaves), torch.autograd.grad(whole, leaves), strict=True):
         assert one.dtype == torch.float32
         close(one, other, 2e-2)
+
+
+@each_head
+def test_of_logits_in_16_bits_the_loss_is_in_32(choice: dict[str, Any]) -> None:
+    """That of the same logits in float64; a sum in bfloat16 would be off by a hundredth."""
+    head, embedding, hidden, labels = made(choice)
+    head, embedding, hidden = head.bfloat16(), embedding.bfloat16(), hidden.bfloat16()
+    exact = F.cross_entropy(head(hidden, embedding).double(), labels, ignore_index=IGNORE, reduction="none")
+    nats, _ = loss.measured(hidden, head, embedding, labels, IGNORE)
+    with torch.no_grad():
+        values = [nats.sum(), loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)]
+    for value in (*values, loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)):
+        torch.testing.assert_close(value.double(), exact.sum(), rtol=1e-6, atol=0)

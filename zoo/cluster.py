@@ -9,11 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from zoo import hardware
-from zoo.registry import ZooError, did_you_mean, first_line
+from zoo.registry import ZooError, did_you_mean, held
 
 SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 RESERVED = 0.08  # of a GPU's memory: CUDA's context, NCCL's buffers, fragments
@@ -102,12 +99,7 @@ def asked(words: Sequence[str], precision: str, checkpointing: bool) -> Plan:
             raise ZooError(f"{word} has no value: give {key}=...")
         match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([kKMBT])", value)
         given[key] = float(match[1]) * SUFFIXES[match[2]] if match else None if value == "null" else value
-    try:
-        merged = dict(OmegaConf.merge(OmegaConf.structured(Plan), given).items())
-    except OmegaConfBaseException as error:
-        raise ZooError(f"{error.full_key or error.key}: {first_line(error)}") from error
-    plan = Plan(**{str(key): value for key, value in merged.items()})
-    plan = replace(plan, precision=precision, checkpointing=checkpointing)
+    plan = Plan(**{**held(Plan, given), "precision": precision, "checkpointing": checkpointing})
     check(plan)
     return plan
 

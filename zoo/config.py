@@ -70,7 +70,7 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
             return finished(composed, overrides)
         except ZooError:
             raise
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, ValueError, OverflowError) as error:
             raise ZooError(_in_plain_words(error)) from error
 
     with initialize_config_dir(str(CONF), version_base="1.3"):

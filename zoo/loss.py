@@ -18,7 +18,7 @@ def summed(hidden: Tensor, head: nn.Module, embedding: Tensor, labels: Tensor, i
     """Nats, summed over the labels that are not `ignore`, with label smoothing (Szegedy 2016)."""
 
     def nats(hidden: Tensor, labels: Tensor) -> Tensor:
-        logits = head(hidden, embedding)
+        logits = precise(head(hidden, embedding))
         return F.cross_entropy(logits, labels, ignore_index=ignore, reduction="sum", label_smoothing=smoothing)
 
     most = rows(len(embedding))
@@ -34,10 +34,15 @@ def measured(hidden: Tensor, head: nn.Module, embedding: Tensor, labels: Tensor,
     """Of each label: its nats, and whether it is the likeliest token."""
     found, most = [], rows(len(embedding))
     for part, wanted in zip(hidden.split(most), labels.split(most), strict=True):
-        logits = head(part, embedding)
+        logits = precise(head(part, embedding))
         found.append((F.cross_entropy(logits, wanted, ignore_index=ignore, reduction="none"), logits.argmax(-1) == wanted))
     nats, right = zip(*found, strict=True)
     return torch.cat(nats), torch.cat(right)
+
+
+def precise(logits: Tensor) -> Tensor:
+    """Logits in 32 bits at least: a sum in 16 would know the loss of a batch to a hundredth only."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def rows(vocab: int) -> int:

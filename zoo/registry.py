@@ -145,22 +145,30 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
     for key in chosen:
         if key not in names:
             raise ZooError(f"{group}={found.name} has no option {key!r}{did_you_mean(key, names[1:])}")
-    try:
-        full = OmegaConf.merge(OmegaConf.structured(found.options), chosen)
-    except OmegaConfBaseException as error:
-        raise ZooError(f"{group}.{error.full_key or error.key}: {first_line(error)}") from error
-    missing = OmegaConf.missing_keys(full)
+    plain = held(found.options, chosen, f"{group}.")
+    missing = OmegaConf.missing_keys(plain)
     if missing:
         raise ZooError(f"{group}={found.name} needs {', '.join(f'{group}.{key}=...' for key in sorted(missing))}")
-    plain = OmegaConf.to_container(full, enum_to_str=True)
-    assert isinstance(plain, dict)
     for option, value in plain.items():
-        if isinstance(value, str) and "${" in value:  # in a loaded file it could read the environment
-            raise ZooError(f"{group}.{option!s}={value!r} is not a plain value")
         if isinstance(value, float) and not math.isfinite(value):
-            raise ZooError(f"{group}.{option!s}={value} must be a finite number")
+            raise ZooError(f"{group}.{option}={value} must be a finite number")
         if isinstance(value, int) and abs(value) >= TOO_LARGE:
-            raise ZooError(f"{group}.{option!s} is more than any model has: at most {TOO_LARGE - 1:,}")
+            raise ZooError(f"{group}.{option} is more than any model has: at most {TOO_LARGE - 1:,}")
+    return plain
+
+
+def held(schema: type, values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """These values, held to the types of a dataclass. Raises ZooError, whose words begin with path and key."""
+    try:
+        plain: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(schema), values), enum_to_str=True)
+    except OmegaConfBaseException as error:
+        raise ZooError(f"{path}{error.full_key or error.key}: {first_line(error)}") from error
+    except OverflowError as error:  # OmegaConf's, for a number of hundreds of digits
+        largest = max((key for key, value in values.items() if isinstance(value, int)), key=lambda key: abs(values[key]))
+        raise ZooError(f"{path}{largest}: {first_line(error)}") from error
+    for key, value in plain.items():
+        if isinstance(value, str) and "${" in value:  # in a loaded file it could read the environment
+            raise ZooError(f"{path}{key}={value!r} is not a plain value")
     return {str(key): value for key, value in plain.items()}
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from zoo.registry import TOO_LARGE, ZooError, did_you_mean, first_line, words
+from zoo.registry import TOO_LARGE, ZooError, did_you_mean, held, words
 
 Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
@@ -81,18 +79,15 @@ def _known(name: Any, config: Mapping[str, Any]) -> bool:
     return True
 
 
-def typed(config: Mapping[str, Any]) -> dict[str, Any]:
+def typed(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The nodes with values of their schemas' types: what is interpolated, as ${oc.env:STEPS}, was not held to them before.
 
     Raises ZooError for an option that there is not, and for a value that is of no such type.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for node, made in NODES.items():
         _refuse_unknown(node, config[node], [field.name for field in fields(made)])
-        try:
-            found[node] = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(made), config[node]), enum_to_str=True)
-        except OmegaConfBaseException as error:
-            raise ZooError(f"{node}.{error.full_key or error.key}: {first_line(error)}") from error
+        found[node] = held(made, config[node], f"{node}.")
     return found
 
 
