@@ -35,7 +35,8 @@ class Learner(lightning.LightningModule):
         self.config, self.model, self.tokenizer = config, model, tokenizer
         self.objective = build("objective", config["objective"], tokenizer, config["loader"]["length"])
         self.byte_lengths = F.pad(torch.as_tensor(tokenizer.byte_lengths()), (0, self.objective.extra))
-        self.sums: Any = torch.nn.ModuleDict({name: SumMetric().set_dtype(torch.double) for name in SUMS})
+        # not modules of this one, with which they would be turned to 16 bits
+        self.sums: Any = {name: SumMetric().set_dtype(torch.double) for name in SUMS}
         self.spread: Spread | None = None  # of the last evaluation, where the loss is over a whole text
         self.shown = torch.zeros(2)  # loss and tokens since the last row of metrics
         self.retuned = False  # whether it goes on with other options of its optimiser or schedule, by name
@@ -103,6 +104,8 @@ class Learner(lightning.LightningModule):
         return max(1, loader["batch_size"] * loader["length"] // (trainer.accumulate_grad_batches * trainer.world_size))
 
     def on_validation_epoch_start(self) -> None:
+        for sums in self.sums.values():
+            sums.to(self.device)
         data: Any = getattr(self.trainer, "datamodule", None)
         self.spread = data.spread("val") if data is not None and self.objective.over is None else None
 
