@@ -78,6 +78,16 @@ def test_every_parameter_gets_a_gradient(case: Case) -> None:
 
 
 @cases()
+@pytest.mark.parametrize("padded", [False, True])
+def test_blocks_that_are_recomputed_give_the_same_gradients(case: Case, padded: bool) -> None:
+    model, given = made(case), {"padding_mask": torch.arange(12)[None] < torch.tensor([[12], [9]])} if padded else {}
+    kept = gradients(model, loss_of(model, **given))
+    model.stack.checkpointing = True
+    for name, gradient in gradients(model, loss_of(model, **given)).items():
+        close(gradient, kept[name], 1e-6)
+
+
+@cases()
 def test_no_token_sees_a_later_one(case: Case) -> None:
     model = made(case)
     x = model.embed(tokens(1, 8)).detach().requires_grad_()

@@ -182,10 +182,16 @@ def test_a_decoder_is_causal_and_an_encoder_is_not(attn: str, pos: str) -> None:
 
 @MIXERS
 def test_every_parameter_of_both_stacks_learns(attn: str, pos: str) -> None:
-    model = family("encoder_decoder", attn, pos)
-    loss = nn.functional.cross_entropy(model(tokens(), tokens(seed=1)).flatten(0, 1), tokens(seed=2).flatten())
-    for name, gradient in gradients(model, loss).items():
+    """Also where blocks are recomputed, and then the same."""
+    model, found = family("encoder_decoder", attn, pos), []
+    for checkpointing in (False, True):
+        for stack in model.stacks:
+            stack.checkpointing = checkpointing
+        loss = nn.functional.cross_entropy(model(tokens(), tokens(seed=1)).flatten(0, 1), tokens(seed=2).flatten())
+        found.append(gradients(model, loss))
+    for name, gradient in found[0].items():
         assert gradient.abs().max() > 1e-7, name
+        close(found[1][name], gradient, 1e-6)
 
 
 def constants(stack: Any) -> tuple[float, float]:

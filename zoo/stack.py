@@ -117,14 +117,14 @@ class Stack(nn.Module):
 
 
 def _checkpointed(block: nn.Module, x: Tensor, context: Context) -> Tensor:
-    """Recomputed in the backward pass, but written into the trace once.
+    """Recomputed in the backward pass, with masks of its own to be recomputed likewise, but written into the trace once.
 
     What is kept for the recomputation must not hold the trace: its losses hold what is kept, and neither would be freed.
     """
     silent, once = replace(context, trace=Trace()), [context.trace]
 
     def run(x: Tensor) -> Tensor:
-        return block(x, replace(silent, trace=once.pop() if once else Trace()))
+        return block(x, replace(silent, trace=once.pop() if once else Trace(), masks={}))
 
     return cast(Tensor, checkpoint(run, x, use_reentrant=False))
 
