@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch import Tensor, nn
 
 from tests.conftest import Choice, each, make, tokens
 from zoo import config, cost, optim, registry
@@ -70,48 +66,6 @@ def test_a_state_saved_and_loaded_goes_on_bit_equal(optim: Choice) -> None:
         step(other, resumed, seed)
     for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two), name
-
-
-def weights_after(cut: Callable[[Tensor], Any]) -> dict[str, Any]:
-    """Of each optimiser the weights that three steps on the same gradients give, or why it refuses them as `cut` has them."""
-    found: dict[str, Any] = {}
-    for name in registry.entries("optim"):
-        model, draw = untied(), torch.Generator().manual_seed(0)
-        for module in model.modules():
-            for key, parameter in module._parameters.items():
-                module._parameters[key] = None if parameter is None else nn.Parameter(cut(parameter.detach()))
-        try:
-            optimizer = made({"name": name}, model, lr=0.01)
-        except ZooError as refusal:
-            found[name] = str(refusal)
-            continue
-        for _ in range(3):
-            for parameter in model.parameters():
-                parameter.grad = cut(torch.randn(parameter.shape, generator=draw))
-            optimizer.step()
-        found[name] = [getattr(parameter.detach(), "full_tensor", parameter.detach)() for parameter in model.parameters()]
-    return found
-
-
-def one_of_two(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
-    found = weights_after(lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None))
-    torch.save(found, folder / f"{rank}.pt")
-    distributed.destroy_process_group()
-
-
-def test_shards_of_two_processes_move_as_one_does_or_are_refused(tmp_path: Path) -> None:
-    processes: Any = torch.multiprocessing.spawn(one_of_two, (tmp_path,), nprocs=2, join=False)
-    alone = weights_after(lambda tensor: tensor)
-    assert any(processes.join(60) for _ in range(3)), "they hang"
-    for rank in range(2):
-        for name, weights in torch.load(tmp_path / f"{rank}.pt").items():
-            if isinstance(weights, str):
-                assert weights.startswith(f"optim={name} cannot work on shards: choose optim=")
-            else:
-                torch.testing.assert_close(weights, alone[name], rtol=1e-4, atol=1e-6)
 
 
 @each("optim")

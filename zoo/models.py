@@ -22,6 +22,7 @@ class Model(nn.Module):
     """What the families share: the embedding, the head, and the numbers that both and the stack are made with."""
 
     family = "decoder"  # which objectives it serves, and what it is used for
+    entrances: tuple[str, ...]  # beside forward; none calls another, at whose end FSDP2 would let go of the weights
 
     def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, vocab: int | None,
                  dropout: float) -> None:
@@ -67,6 +68,7 @@ class OneStack(Model):
     """A model of one sequence."""
 
     causal: bool
+    entrances = ("hidden", "logits")
 
     def __init__(self, parts: Parts, *, dim: int = 128, layers: int = 4, heads: int = 4, length: int = 256,
                  vocab: int | None = None, dropout: float = 0.0, first: list[Any] = [], pattern: list[Any] = [],  # noqa: B006
@@ -120,6 +122,7 @@ class EncoderDecoder(Model):
     """
 
     family = "encoder_decoder"
+    entrances = ("encode", "decode", "logits")
 
     def __init__(self, parts: Parts, *, dim: int = 128, layers: int = 4, heads: int = 4, length: int = 256,
                  vocab: int | None = None, dropout: float = 0.0, first: list[Any] = [], pattern: list[Any] = [],  # noqa: B006

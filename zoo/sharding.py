@@ -17,8 +17,6 @@ from zoo.init import initialise
 from zoo.registry import ZooError
 from zoo.storage import Rows
 
-ENTRANCES = ("hidden", "encode", "decode", "logits")  # of a model, beside its forward
-
 
 def shard(model: Any, strategy: Sharded, seed: int) -> None:
     """Cut a model that was made on the meta device, and give each process the first values of its rows (FSDP2, Zhao 2023).
@@ -32,9 +30,8 @@ def shard(model: Any, strategy: Sharded, seed: int) -> None:
         for block in stack.blocks:
             fully_shard(block, mesh=strategy.device_mesh["data_parallel"])
     fully_shard(model, mesh=strategy.device_mesh["data_parallel"])
-    for name in ENTRANCES:
-        if hasattr(model, name):
-            register_fsdp_forward_method(model, name)
+    for name in model.entrances:
+        register_fsdp_forward_method(model, name)
     model.to_empty(device=strategy.root_device)
     initialise(model, model.config["init"], seed)
 
