@@ -50,6 +50,7 @@ def _train(given: config.Config, folder: Path, at: int, report: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.setpgrp()
+    multiprocessing.set_start_method("fork", force=True)  # of its workers; the server's children would begin anew with imports
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _watch(moment)
     run.run(given, folder, [])
