@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
 import importlib.metadata
 import logging
 import os
@@ -12,7 +10,6 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 import warnings
@@ -28,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import callbacks as hooks
 from zoo import config as configuration
-from zoo import cost, lit, memory, models, objectives, registry, room, storage, vitals
+from zoo import cost, lit, locks, memory, models, objectives, registry, room, storage, vitals
 from zoo.callbacks import Bar, Best, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.data import cache
@@ -39,7 +36,6 @@ from zoo.sharding import Sharded
 
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
 log = logging.getLogger("zoo")
-_locks: list[Any] = []  # that this process holds until its end
 
 
 def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
@@ -64,7 +60,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
         if main or failed:
             storage.write_json(folder / "summary.json", summary)
 
-    with _alone_in(folder, main), _telling_how_it_ends(tell), _finishing_wandb():
+    with locks.alone_in(folder) if main else contextlib.nullcontext(), _telling_how_it_ends(tell), _finishing_wandb():
         if main and not (folder / "config.yaml").exists():  # else, what is there holds until the run has gone on
             _write_config(config, folder)
         if config["trainer"]["threads"]:
@@ -78,20 +74,6 @@ def _write_config(config: Config, folder: Path) -> None:
     from omegaconf import OmegaConf
 
     storage.write_atomically(folder / "config.yaml", OmegaConf.to_yaml(config).encode())
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path, main: bool) -> Iterator[None]:
-    """Two processes that train in one folder would mix their runs; the lock is gone with its process, however it ends."""
-    if not main:
-        yield
-        return
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ZooError(f"another process is training in {folder}: wait for it, or choose another hydra.run.dir") from None
-        yield
 
 
 @contextlib.contextmanager
@@ -266,7 +248,7 @@ def _check_fit(path: Path, checkpoint: dict[str, Any], model: torch.nn.Module, c
 def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: list[Any], last: Last,
              resume_step: int) -> lightning.Trainer:
     settings = config["trainer"]
-    devices = [free_gpu()] if alone_on_a_gpu(settings) else settings["devices"]
+    devices = [locks.free_gpu()] if locks.alone_on_a_gpu(settings) else settings["devices"]
     strategy = Sharded(settings["devices"] * settings["nodes"]) if settings["strategy"] == "fsdp" else settings["strategy"]
     if settings["nodes"] > 1 and not storage.started_together() and "MASTER_ADDR" not in os.environ:
         raise ZooError(f"trainer.nodes={settings['nodes']} needs its processes started on each machine, by srun or torchrun:"
@@ -295,28 +277,6 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
         hint = ": where there is no GPU, choose trainer=cpu, ddp_sim or fsdp_sim" if "gpu" in first_line(error).lower() else ""
         raise ZooError(f"trainer: {first_line(error).rstrip('.!')}{hint}") from error
-
-
-def alone_on_a_gpu(settings: dict[str, Any]) -> bool:
-    """Whether a run takes one of several GPUs, so that it matters which."""
-    one = settings["devices"] == settings["nodes"] == 1 and settings["accelerator"] != "cpu"
-    return one and torch.cuda.device_count() > 1
-
-
-@functools.cache
-def free_gpu() -> int:
-    """The first GPU that no other process of this machine has taken so; where all are taken, one of them.
-
-    It is taken by a lock that ends with the process, so that the jobs of a sweep spread whatever launches them.
-    """
-    shown = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    for index in range(torch.cuda.device_count()):
-        lock = (Path(tempfile.gettempdir()) / f"zoo-gpu-{os.getuid()}-{shown[index] if shown else index}").open("w")
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _locks.append(lock)
-            return index
-    return os.getpid() % torch.cuda.device_count()
 
 
 def _git_sha() -> str | None:

@@ -17,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import summary
-from zoo import callbacks, config, lit, registry, run, storage
+from zoo import callbacks, config, lit, registry, storage
 from zoo import train as command_line
 from zoo.callbacks import Diverged, Interrupted
 from zoo.data import cache
@@ -307,23 +307,6 @@ def test_other_text_is_other_data(train: Train, text: Path, tmp_path: Path) -> N
     with pytest.raises(ZooError, match=r"was made with other data .* changing=\[data\]"):
         train("run", *longer, "changing=[trainer.max_steps]")
     assert train("run", *longer, "changing=[trainer.max_steps,data]")["steps"] == 12
-
-
-def test_each_run_on_one_of_several_gpus_takes_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(run.tempfile, "gettempdir", lambda: str(tmp_path))
-    taken = [run.free_gpu.__wrapped__() for _ in range(3)]  # a lock is that of an opened file, as of another process
-    assert taken[:2] == [0, 1]
-    assert taken[2] in (0, 1), "more runs than GPUs share them"
-    run._locks.clear()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    assert run.free_gpu.__wrapped__() == 0
-    assert (tmp_path / f"zoo-gpu-{os.getuid()}-1").exists()
-    run._locks.clear()
-    alone = config.compose(["trainer.accelerator=gpu"])["trainer"]
-    assert run.alone_on_a_gpu(alone)
-    assert not run.alone_on_a_gpu(alone | {"accelerator": "cpu"})
-    assert not run.alone_on_a_gpu(alone | {"devices": 2})
 
 
 def test_isolated_documents_train(train: Train) -> None:
