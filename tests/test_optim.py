@@ -236,6 +236,31 @@ def test_muon_is_torchs_in_blocks_and_adamw_elsewhere(shape: tuple[int, int]) ->
     same([ours[0], ours[2]], [theirs.embed.detach(), theirs.blocks.bias.detach()])
 
 
+def test_schedule_free_is_the_papers() -> None:
+    """Defazio et al. 2024, algorithm 1 with AdamW's step, in float64: y is learned at, x is the mean that is used."""
+    lr, decay, b1, b2 = 0.1, 0.3, 0.9, 0.95
+    learned, used = [], []
+    for which, parameter in enumerate(Two().parameters()):
+        x = y = z = parameter.detach().to(F64)
+        v = torch.zeros((), dtype=F64)
+        for t in range(1, 4):
+            g = gradients(Two(), t - 1)[which].to(F64)
+            v = b2 * v + (1 - b2) * g**2
+            z = z - lr * (decay if z.ndim == 2 else 0) * y - lr * g / ((v / (1 - b2**t)).sqrt() + 1e-8)
+            x = x + (z - x) / t
+            y = (1 - b1) * z + b1 * x
+        learned.append(y)
+        used.append(x)
+    model = Two()
+    optimizer = made({"name": "schedule_free"}, model, lr=lr, weight_decay=decay)
+    same(after(model, optimizer), learned)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer.eval()
+    same([parameter.detach() for parameter in model.parameters()], used)
+    optimizer.train()
+    assert all(map(torch.equal, before, model.parameters())), "there and back to the bit"
+
+
 @pytest.mark.parametrize("shape", [(8, 5), (5, 8)])
 def test_an_orthogonal_step_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
     """The iteration is a polynomial of the singular values alone (Jordan 2024): worked out on those, in float64."""

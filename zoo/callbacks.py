@@ -187,7 +187,8 @@ class Last(Checkpoint):
         if trainer.world_size > 1:  # Lightning, too, waits for the others at every step
             asked = int(trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max"))
         if asked or trainer.global_step % self.every == 0:
-            trainer.save_checkpoint(self.path)
+            with module.as_used():
+                trainer.save_checkpoint(self.path)
         if asked:
             raise Interrupted(signal.Signals(asked).name, agreed=True)
 

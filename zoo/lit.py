@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -64,8 +65,33 @@ class Learner(lightning.LightningModule):
             made = build("optim", self.config["optim"], optim.parameter_groups(self.model, self.config["init"]))
             schedule.base_lrs = [group["lr"] for group in made.param_groups]
             for group, new, factor in zip(optimizer.param_groups, made.param_groups, schedule.lr_lambdas, strict=True):
-                options = {name: value for name, value in new.items() if name != "params"}
+                options = {name: value for name, value in new.items() if name not in ("params", *getattr(made, "progress", ()))}
                 group.update(options, initial_lr=new["lr"], lr=new["lr"] * factor(schedule.last_epoch))
+
+        self._take_mean(False)
+
+    def on_train_end(self) -> None:
+        self._take_mean(True)
+
+    def on_validation_start(self) -> None:
+        self._take_mean(True)
+
+    def on_validation_end(self) -> None:
+        self._take_mean(self.trainer.state.fn != "fit")
+
+    @contextlib.contextmanager
+    def as_used(self) -> Iterator[None]:
+        """Within it the model has the weights that it is to be used with, which can be others than those that it learns at."""
+        self._take_mean(True)
+        yield
+        self._take_mean(False)
+
+    def _take_mean(self, mean: bool) -> None:
+        """Of an optimiser that keeps a mean of the weights let the model have that, or what it learns at."""
+        optimizer: Any
+        for optimizer in self.trainer.optimizers:
+            if hasattr(optimizer, "eval"):
+                (optimizer.eval if mean else optimizer.train)()
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         trace = Trace()
@@ -137,6 +163,9 @@ class Learner(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = build("optim", self.config["optim"], optim.parameter_groups(self.model, self.config["init"]))
+        wanted, given = getattr(optimizer, "schedule", None), self.config["schedule"]["name"]
+        if wanted not in (None, given):
+            raise ZooError(f"optim={self.config['optim']['name']} is made for schedule={wanted}, not {given}: give that one")
         schedule = build("schedule", self.config["schedule"], self.config["trainer"]["max_steps"])
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -5,11 +5,13 @@ An optimiser joins the groups that it treats alike, and `kept` says how many num
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+from schedulefree import AdamWScheduleFreeReference
 from torch import Tensor, nn
 
 from zoo.init import modules_around
@@ -182,6 +184,40 @@ class Muon(torch.optim.Optimizer):
 
     def kept(self, shape: torch.Size, group: Group) -> int:
         return shape.numel() * (1 if group["hidden"] else 2)
+
+
+@register("optim", "schedule_free")
+class ScheduleFree(AdamWScheduleFreeReference):
+    """AdamW whose rate need not fall, since the mean of its weights does as well (Schedule-Free, Defazio 2024).
+
+    It is for schedule=constant. The model learns between the newest weights and their mean, and is evaluated and saved as
+    the mean. This is the authors' form that keeps all three, so that training goes on from a mean to the bit: four numbers
+    a parameter, twice AdamW's.
+    """
+
+    schedule = "constant"  # what it is made for
+    progress = ("k", "train_mode", "weight_sum", "lr_max", "scheduled_lr")  # in its groups, and no options
+
+    def __init__(self, groups: list[Group], *, lr: float = 5e-3, weight_decay: float = 0.1, beta1: float = 0.9,
+                 beta2: float = 0.95, eps: float = 1e-8) -> None:
+        for name, beta in {"beta1": beta1, "beta2": beta2}.items():
+            if not 0 <= beta < 1:
+                raise ZooError(f"optim.{name} must be from 0 to below 1, not {beta}")
+        super().__init__(joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps)
+        self.train()
+
+    def train(self) -> None:
+        """Put back the weights that are learned at."""
+        with contextlib.redirect_stdout(None):  # it says so each time
+            super().train()
+
+    def eval(self) -> None:
+        """Put the mean into the model."""
+        with contextlib.redirect_stdout(None):
+            super().eval()
+
+    def kept(self, shape: torch.Size, group: Group) -> int:
+        return 4 * shape.numel()
 
 
 def orthogonal(matrix: Tensor, iterations: int) -> Tensor:
