@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +14,21 @@ import torch
 from zoo import config, locks
 
 
+def read(reads: Any) -> None:
+    reads.set()
+    time.sleep(60)
+
+
 def test_what_outlives_a_process_for_seconds_does_not_keep_its_folder(tmp_path: Path) -> None:
     """As the processes that read data outlive one that is killed."""
     lock = locks.take(tmp_path / ".lock")
     assert lock is not None
     assert locks.take(tmp_path / ".lock") is None
-    reader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    fork = multiprocessing.get_context("fork")
+    reads = fork.Event()
+    reader = fork.Process(target=read, args=(reads,))
     reader.start()
+    assert reads.wait(30)
     locks.leave(lock)
     again = locks.take(tmp_path / ".lock")
     reader.kill()
