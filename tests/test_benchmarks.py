@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import run
-from benchmarks.suites import SUITES, TRAINING
+from benchmarks import gpu, run
+from benchmarks.suites import GPT, SUITES, TRAINING
 from benchmarks.work import Worker
+from zoo.cost import flops
 
 CASES = [(name, measure) for name, suite in SUITES.items() for measure in suite.measures]
 
@@ -25,6 +26,29 @@ def test_ours_give_what_the_floor_gives(name: str, measure: str) -> None:
         step = suite.candidates[candidate](measure, shape)
         for value in wanted:
             torch.testing.assert_close(step().double(), value, rtol=1e-5, atol=1e-6)
+
+
+def test_the_gpu_benchmark_measures_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, at a toy's size and eager; the clock of the test says how long each step takes."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr(gpu.time, "perf_counter", lambda: float(next(clock)))
+    shape = SUITES["gpt"].shapes["micro"].tiny()
+    told = gpu.measured(shape, torch.device("cpu"), compiled=False, repeats=2, times=4, size=16)
+    found = told["candidates"]
+    assert found.keys() >= {"floor", "zoo"}
+    tokens = shape.batch * shape.length
+    for row in found.values():
+        assert row["ms"] == 250
+        assert row["ratio"] == 1
+        assert row["tokens_per_second"] == 4 * tokens
+        assert row["flops_per_second"] == 4 * tokens * 3 * flops(GPT.model(shape), shape.length)
+    assert told["ceiling"] == 10 * 2 * 16**3
+
+
+def test_the_gpu_benchmark_refuses_where_the_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.floor, "loss", lambda logits, batch: logits.square().mean())
+    with pytest.raises(ValueError, match="the zoo's loss is"):
+        gpu.measured(SUITES["gpt"].shapes["micro"].tiny(), torch.device("cpu"), compiled=False)
 
 
 def test_a_process_takes_the_steps_that_it_is_told_to() -> None:
