@@ -1,6 +1,8 @@
 """How the weights are moved: optimisers. Wiring: groups of parameters, as `parameter_groups` gives them.
 
 An optimiser joins the groups that it treats alike, and `kept` says how many numbers it keeps of a parameter between steps.
+One that learns at other weights than those to be used has `train` and `eval`, which put the ones or the others into the model;
+one that is made for a schedule names it as `schedule`, and as `progress` what its groups hold that is no option.
 """
 
 from __future__ import annotations
