@@ -40,7 +40,6 @@ class Learner(lightning.LightningModule):
         self.sums: Any = {name: SumMetric().set_dtype(torch.double) for name in SUMS}
         self.spread: Spread | None = None  # of the last evaluation, where the loss is over a whole text
         self.shown = torch.zeros(2)  # loss and tokens since the last row of metrics
-        self.retuned = False  # whether it goes on with other options of its optimiser or schedule, by name
 
     def configure_model(self) -> None:
         """Where the strategy cuts the model into shards, it has been made without content, and gets it now."""
@@ -53,21 +52,19 @@ class Learner(lightning.LightningModule):
         self.shown = self.shown.to(self.device)
         self.loads: dict[Any, Tensor] = {}  # of the routers that balance without a loss, in this step
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        before = checkpoint["zoo"]["config"]
-        self.retuned = any(before.get(group) != self.config[group] for group in ("optim", "schedule"))
-
     def on_train_start(self) -> None:
-        """With its state the optimiser was given back the options that it had; here it gets those that `changing` names."""
-        if self.retuned:
-            optimizer: Any = self.optimizers(use_pl_optimizer=False)
-            schedule: Any = self.lr_schedulers()
-            made = build("optim", self.config["optim"], optim.parameter_groups(self.model, self.config["init"]))
-            schedule.base_lrs = [group["lr"] for group in made.param_groups]
-            for group, new, factor in zip(optimizer.param_groups, made.param_groups, schedule.lr_lambdas, strict=True):
-                options = {name: value for name, value in new.items() if name not in ("params", *getattr(made, "progress", ()))}
-                group.update(options, initial_lr=new["lr"], lr=new["lr"] * factor(schedule.last_epoch))
+        """With its state an optimiser is given back the options and the rate that it had; here it gets those of now.
 
+        They are others where `changing` names some, also where only the steps are more: a schedule's next rate hangs on these.
+        """
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        schedule: Any = self.lr_schedulers()
+        made = build("optim", self.config["optim"], optim.parameter_groups(self.model, self.config["init"]))
+        kept = ("params", *getattr(made, "progress", ()))
+        schedule.base_lrs = [group["lr"] for group in made.param_groups]
+        for group, new, factor in zip(optimizer.param_groups, made.param_groups, schedule.lr_lambdas, strict=True):
+            options = {name: value for name, value in new.items() if name not in kept}
+            group.update(options, initial_lr=new["lr"], lr=new["lr"] * factor(schedule.last_epoch))
         self._take_mean(False)
 
     def on_train_end(self) -> None:

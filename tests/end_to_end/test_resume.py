@@ -13,7 +13,7 @@ import torch
 
 from tests.end_to_end.conftest import summary
 from tests.end_to_end.test_run import Train, equal, losses, weights, when
-from zoo import config, storage
+from zoo import config, lit, storage
 from zoo import train as command_line
 from zoo.callbacks import Interrupted
 from zoo.registry import ZooError
@@ -106,6 +106,22 @@ def test_an_optimiser_and_a_schedule_that_are_changed_by_name_are_changed(train:
     falling = ("schedule=linear", "schedule.warmup=0", "trainer.max_steps=16", "optim.lr=5e-4", "resume=auto")
     train("run", *steady, *falling, "optim.weight_decay=0.3", "optim.beta1=0.5", "changing=[trainer,schedule]")
     assert rates("run")[14] == pytest.approx(5e-4 * (1 - 14 / 16))
+
+
+def test_the_first_step_of_more_is_at_the_rate_of_the_longer_schedule(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: dict[int, float] = {}
+    before = lit.Learner.on_before_optimizer_step
+
+    def noted(self: Any, optimizer: Any) -> None:
+        used[self.trainer.global_step] = optimizer.param_groups[0]["lr"]
+        before(self, optimizer)
+
+    monkeypatch.setattr(lit.Learner, "on_before_optimizer_step", noted)
+    falling = ("schedule=linear", "schedule.warmup=0", "optim.lr=1e-3")
+    train("run", *falling)
+    assert used[7] == pytest.approx(1e-3 * (1 - 7 / 8))
+    train("run", *falling, "trainer.max_steps=12", "resume=auto", "changing=[trainer.max_steps]")
+    assert [used[step] for step in range(8, 12)] == pytest.approx([1e-3 * (1 - step / 12) for step in range(8, 12)])
 
 
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(train: Train) -> None:
