@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import statistics
 import sys
 import traceback
@@ -18,7 +17,7 @@ from omegaconf import DictConfig
 from ablations.live import Watch, metric
 from ablations.plan import Job, Plan, points
 from zoo import config as configuration
-from zoo import registry, storage, train
+from zoo import locks, registry, storage, train
 from zoo.registry import ZooError, did_you_mean, first_line
 
 BUSY = "busy"  # another process has this job
@@ -52,13 +51,12 @@ def job(composed: DictConfig) -> str:
 def claimed(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Whether this process has the job, and no other; a claim is gone with its process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".job").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    lock = locks.take(folder / ".job", wait)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            locks.leave(lock)
 
 
 def status(folder: Path) -> str:

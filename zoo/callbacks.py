@@ -80,6 +80,9 @@ class Watch(lightning.Callback):
         self.started = time.perf_counter()
         self.logged = trainer.global_step
 
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self.rate = optimizer.param_groups[0]["lr"]  # at the end of the step it is the next one's
+
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
         step = trainer.global_step
         due = step != self.logged and (step % self.every == 0 or step == trainer.max_steps)
@@ -106,8 +109,7 @@ class Watch(lightning.Callback):
         self.tokens += tokens
         self.training_seconds += seconds
         self.started = now
-        rate = trainer.optimizers[0].param_groups[0]["lr"]
-        self.row = {"train/loss": loss, "train/lr": rate, "train/tokens_per_second": tokens / seconds}
+        self.row = {"train/loss": loss, "train/lr": self.rate, "train/tokens_per_second": tokens / seconds}
         for logger in trainer.loggers:
             logger.log_metrics(self.row, step)
 

@@ -18,11 +18,14 @@ from zoo.registry import ZooError
 _held: list[IO[str]] = []
 
 
-def take(path: Path) -> IO[str] | None:
-    """The opened file by which this process, and no other, has what the path stands for; None where another has it."""
+def take(path: Path, wait: bool = False) -> IO[str] | None:
+    """The opened file by which this process, and no other, has what the path stands for; None where another has it.
+
+    With `wait` it is waited for.
+    """
     lock = path.open("w")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         lock.close()
         return None

@@ -105,7 +105,7 @@ def test_an_optimiser_and_a_schedule_that_are_changed_by_name_are_changed(train:
     assert [(group["weight_decay"], group["betas"]) for group in saved] == [(0.3, (0.5, 0.95)), (0.0, (0.5, 0.95))]
     falling = ("schedule=linear", "schedule.warmup=0", "trainer.max_steps=16", "optim.lr=5e-4", "resume=auto")
     train("run", *steady, *falling, "optim.weight_decay=0.3", "optim.beta1=0.5", "changing=[trainer,schedule]")
-    assert rates("run")[14] == pytest.approx(5e-4 * (1 - 14 / 16))
+    assert rates("run")[14] == pytest.approx(5e-4 * (1 - 13 / 16)), "that of the step, not of the next one"
 
 
 def test_the_first_step_of_more_is_at_the_rate_of_the_longer_schedule(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
