@@ -157,6 +157,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         if storage.is_first_process():  # it goes on: from here on it is what was asked for now
             callbacks.append(LambdaCallback(on_train_start=lambda *_: _write_config(config, folder)))
         trainer = _trainer(config, folder, summary, callbacks, saving, resume_step)
+        told_where_awaited()  # what Lightning finds here it puts back at its end, before the error is looked at
         try:
             trainer.fit(module, datamodule=data, ckpt_path=str(start) if resume_step else None, weights_only=True)
             if trainer.global_step > resume_step and trainer.global_step % settings["checkpoint_every"]:

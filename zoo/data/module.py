@@ -109,7 +109,7 @@ def _single_threaded(worker: int) -> None:
 
 
 def told_where_awaited(*_: object) -> None:
-    """Call when the processes that read data run: the death of one is told where its batch is awaited, and there alone.
+    """Call before training, and when the processes that read data run: the death of one is told where its batch is awaited.
 
     torch tells it by a signal as well, whose exception comes wherever the program is, also in its tidying up.
     """
