@@ -77,6 +77,13 @@ def refuse_factors(name: str, groups: list[Group]) -> None:
                        " choose optim=adamw or lion, or another init")
 
 
+def refuse_shares(**betas: float) -> None:
+    """Of a running mean: how much of it is kept each step."""
+    for name, beta in betas.items():
+        if not 0 <= beta < 1:
+            raise ZooError(f"optim.{name} must be from 0 to below 1, not {beta}")
+
+
 @register("optim", "adamw")
 class AdamW(torch.optim.AdamW):
     """AdamW (Loshchilov & Hutter 2019), torch's fused kernel; weight decay on matrices only."""
@@ -100,9 +107,7 @@ class Lion(torch.optim.Optimizer):
 
     def __init__(self, groups: list[Group], *, lr: float = 5e-4, weight_decay: float = 0.5, beta1: float = 0.9,
                  beta2: float = 0.99) -> None:
-        for name, beta in {"beta1": beta1, "beta2": beta2}.items():
-            if not 0 <= beta < 1:
-                raise ZooError(f"optim.{name} must be from 0 to below 1, not {beta}")
+        refuse_shares(beta1=beta1, beta2=beta2)
         self.beta1, self.beta2 = beta1, beta2
         super().__init__(joined(groups, lr, weight_decay), {"lr": lr})
 
@@ -202,9 +207,7 @@ class ScheduleFree(AdamWScheduleFreeReference):
 
     def __init__(self, groups: list[Group], *, lr: float = 5e-3, weight_decay: float = 0.1, beta1: float = 0.9,
                  beta2: float = 0.95, eps: float = 1e-8) -> None:
-        for name, beta in {"beta1": beta1, "beta2": beta2}.items():
-            if not 0 <= beta < 1:
-                raise ZooError(f"optim.{name} must be from 0 to below 1, not {beta}")
+        refuse_shares(beta1=beta1, beta2=beta2)
         super().__init__(joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps)
         self.train()
 
