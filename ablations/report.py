@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shlex
 import statistics
 import sys
 from collections import Counter
@@ -24,7 +23,7 @@ from ablations import conclusions, page
 from ablations.page import Picture, Section, Table
 from ablations.results import Results, Run, load
 from ablations.stats import Comparison
-from zoo.registry import plainly
+from zoo.registry import command, plainly
 from zoo.storage import write_atomically
 
 COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters", "flops", "p_t",
@@ -111,7 +110,7 @@ def _row(run: Run, metric: str) -> Sequence[Any]:
 
 
 def _command(run: Run) -> str:
-    return shlex.join(["python", "-m", "zoo.train", *run.words])
+    return command("zoo.train", *run.words)
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -12,6 +12,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"ablations", "hydra_plugins"},
     {"zoo.train", "zoo.generate", "zoo.coordinates", "zoo.inspect", "zoo.components.__main__"},
     {"zoo.run", "zoo.screen", "zoo.dashboard"},
+    {"zoo.console"},
     {"zoo.callbacks", "zoo.vitals", "zoo.room"},
     {"zoo.lit"},
     {"zoo.sharding"},
@@ -26,7 +27,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.attention", "zoo.catalogue"},
     {"zoo.context", "zoo.functions", "zoo.config"},
     {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks"},
-    {"zoo.hardware", "zoo.memory"},
+    {"zoo.hardware", "zoo.memory", "zoo.progress"},
     {"zoo.registry"},
     {"zoo.streams"},
 ]

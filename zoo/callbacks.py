@@ -1,4 +1,4 @@
-"""What happens beside the training step: random streams, watching the loss, interruption, the bar, metrics.csv."""
+"""What happens beside the training step: random streams, watching the loss, interruption, metrics.csv."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -206,45 +206,6 @@ class Best(ModelCheckpoint):
         scores = {here(path): score for path, score in state["best_k_models"].items()}
         paths = {name: here(state[name]) for name in names}
         super().load_state_dict({**state, **paths, "dirpath": self.dirpath, "best_k_models": scores})
-
-
-class Lines(lightning.Callback):
-    """A line an evaluation, where there is no terminal for a bar."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-
-    @rank_zero_only
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        row, validation = self.watch.row, trainer.callback_metrics["val/loss"].item()
-        training = f"  train/loss {row['train/loss']:.4f}  {row['train/tokens_per_second']:,.0f} tokens/s" if row else ""
-        print(f"step {trainer.global_step}/{trainer.max_steps}  val/loss {validation:.4f}{training}", flush=True)
-
-
-class Bar(RichProgressBar):
-    """Loss and tokens a second beside the bar, drawn anew at most twice a second: that takes longer than a small step."""
-
-    def __init__(self, watch: Watch, steps: int) -> None:
-        super().__init__(refresh_rate=2, leave=True)
-        self.watch, self.steps, self.drawn = watch, steps, -math.inf
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-        now, step = time.monotonic(), trainer.global_step
-        if now - self.drawn >= 1 / self.refresh_rate or step == self.steps:
-            self.drawn = now
-            super().on_train_batch_end(trainer, module, outputs, batch, step - 1)  # steps, not micro-batches
-
-    def get_metrics(self, trainer: Any, module: Any) -> dict[str, Any]:
-        row, validation = self.watch.row, trainer.callback_metrics.get("val/loss")
-        shown = {"loss": f"{row['train/loss']:.3f}", "tokens/s": f"{row['train/tokens_per_second']:,.0f}"} if row else {}
-        return shown | ({"val": f"{validation.item():.3f}"} if validation is not None else {})
-
-    @property
-    def total_train_batches(self) -> int:
-        return self.steps
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        return "training"
 
 
 class Unprofiled(PassThroughProfiler):

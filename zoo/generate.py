@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from zoo.progress import doing
 from zoo.registry import ZooError, did_you_mean, first_line, plainly
 
 
@@ -34,12 +35,15 @@ def main() -> None:
         print(f"usage: python -m zoo.generate {shown}\n\n{__doc__}")
         return
     request = parse(words)
-    from zoo import lit, memory, storage
+    with doing("loading the model", stream=sys.stderr):
+        from zoo import lit, memory, storage
 
-    memory.keep_freed()
-    model, tokenizer, config = storage.load_model(request.ckpt)
+        memory.keep_freed()
+        model, tokenizer, config = storage.load_model(request.ckpt)
     how = {name: value for name, value in vars(request).items() if name not in ("ckpt", "prompt")}
-    print(lit.learner(config, model, tokenizer).answer(request.prompt, **how))
+    with doing("generating", stream=sys.stderr):
+        answer = lit.learner(config, model, tokenizer).answer(request.prompt, **how)
+    print(answer)
 
 
 def parse(words: list[str]) -> Request:

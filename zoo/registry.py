@@ -14,6 +14,7 @@ import importlib
 import inspect
 import math
 import os
+import shlex
 import sys
 import types
 import typing
@@ -196,6 +197,11 @@ def first_line(error: BaseException) -> str:
 def words(*choices: str) -> Any:
     """A type that allows these words only."""
     return enum.Enum("words", [(choice, choice) for choice in choices])
+
+
+def command(module: str, *overrides: str) -> str:
+    """A command of this project as a person can paste it into a shell, whatever its words have in them."""
+    return shlex.join(["python", "-m", module, *overrides])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

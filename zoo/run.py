@@ -26,11 +26,13 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from zoo import callbacks as hooks
 from zoo import config as configuration
 from zoo import cost, lit, locks, memory, models, objectives, registry, room, storage, vitals
-from zoo.callbacks import Bar, Best, Diverged, Interrupted, Last, Lines, MetricsFile, Streams, Watch
+from zoo.callbacks import Best, Diverged, Interrupted, Last, MetricsFile, Streams, Watch
 from zoo.config import Config
+from zoo.console import Bar, Lines
 from zoo.data import cache
 from zoo.data.module import Data, of_a_dead_worker, told_where_awaited
 from zoo.data.yardsticks import stuck
+from zoo.progress import doing
 from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
 
@@ -262,9 +264,10 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
     if config["logger"]["name"] == "wandb" and storage.is_first_process():
-        from zoo.dashboard import wandb_logger
+        with doing("starting Weights & Biases"):
+            from zoo.dashboard import wandb_logger
 
-        loggers.append(wandb_logger(config, folder, summary))
+            loggers.append(wandb_logger(config, folder, summary))
     try:
         return lightning.Trainer(
             accelerator=settings["accelerator"], devices=devices, num_nodes=settings["nodes"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from zoo.cost import size
+from zoo.registry import command
 
 YARDSTICKS = {"unigram": "byte frequencies", "bigram": "byte pairs", "xz": "the compressor, on this text alone"}
 TRY = {  # what to let a model do, by its objective
-    "mlm": ('prompt="def [MASK]ain("', "let it fill the mask"),
-    "span": ('prompt="def main(): return [MASK] + 1"', "let it fill the gap"),
+    "mlm": ("def [MASK]ain(", "let it fill the mask"),
+    "span": ("def main(): return [MASK] + 1", "let it fill the gap"),
 }
 
 
@@ -50,23 +52,24 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     if summary.get("sample"):
         console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left"))
     console.print(Text.assemble(("The run is in ", ""), (str(folder), "bold"), "\n"), soft_wrap=True)
-    for command, what in _next(summary, folder):
-        console.print(Text.assemble(("  " + command, "cyan"), f"\n      {what}"), soft_wrap=True)
+    for line, what in _next(summary, folder):
+        console.print(Text.assemble(("  " + line, "cyan"), f"\n      {what}"), soft_wrap=True)
 
 
 def _next(summary: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     mine = summary["choices"]
     others = {"norm": "layer,rms", "pos": "learned,rope"}
-    sweep = " ".join(f"{group}={both}" for group, both in others.items() if mine.get(group))
-    prompt, use = TRY.get(mine.get("objective", ""), ('prompt="def "', "let it write"))
+    sweep = [f"{group}={both}" for group, both in others.items() if mine.get(group)]
+    prompt, use = TRY.get(mine.get("objective", ""), ("def ", "let it write"))
     commands = [
-        (f"python -m zoo.generate ckpt={folder} {prompt}", use),
-        (f"python -m zoo.train -m {sweep} seed=0,1,2", "compare parts, one run for each combination"),
-        ("python -m zoo.components", "all the parts there are"),
+        (command("zoo.generate", f"ckpt={folder}", f"prompt={prompt}"), use),
+        (command("zoo.train", "-m", *sweep, "seed=0,1,2"), "compare parts, one run for each combination"),
+        (command("zoo.components"), "all the parts there are"),
     ]
     if summary.get("wandb") == "offline":
+        latest = str(folder / "wandb" / "latest-run")
         commands += [
-            (f"wandb leet {folder}/wandb/latest-run", "look at the curves, offline"),
-            (f"wandb sync {folder}/wandb/latest-run", "send them to wandb.ai, after `wandb login`"),
+            (shlex.join(["wandb", "leet", latest]), "look at the curves, offline"),
+            (shlex.join(["wandb", "sync", latest]), "send them to wandb.ai, after `wandb login`"),
         ]
     return commands

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from zoo.progress import is_first_process as is_first_process
 from zoo.registry import ZooError, first_line
 
 FORMAT = 1  # of checkpoints: to be raised when an older zoo would misread what a newer one writes
@@ -66,11 +67,6 @@ def point(path: Path, folder: Path) -> None:
     for old in path.parent.glob(f".{path.name}.*"):
         if old.resolve() not in named:
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-
-
-def is_first_process() -> bool:
-    """Whether this process, of those that train together, is the one that writes and speaks."""
-    return not any(int(os.environ.get(name, 0)) for name in ("LOCAL_RANK", "RANK", "SLURM_PROCID"))
 
 
 def started_together() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +24,8 @@ from yaml import YAMLError
 from zoo import config as configuration
 from zoo import storage
 from zoo.config import CONF, Config
-from zoo.registry import ZooError, did_you_mean, plainly
+from zoo.progress import doing
+from zoo.registry import ZooError, command, did_you_mean, plainly
 
 INTERRUPTED = 130  # the exit status of a run that was asked to stop, and can be gone on with
 
@@ -115,7 +115,8 @@ def job(composed: DictConfig) -> None:
     if _already_finished(config, folder):
         _show(storage.read_json(folder / "summary.json"), folder)
         return
-    from zoo import run
+    with doing("loading Lightning"):
+        from zoo import run
     from zoo.callbacks import Diverged, Interrupted
 
     try:
@@ -126,8 +127,8 @@ def job(composed: DictConfig) -> None:
         if isinstance(ending, Diverged):
             raise
         given = [word for word in hydra_config.overrides.hydra if word.startswith("hydra.run.dir=")]
-        line = shlex.join(["python", "-m", "zoo.train", *(word for word in overrides if word != "resume=auto"), *given])
-        print(f"\ninterrupted ({ending}); go on with: {line} resume=auto")
+        kept = [word for word in overrides if word != "resume=auto"]
+        print(f"\ninterrupted ({ending}); go on with: {command('zoo.train', *kept, *given, 'resume=auto')}")
         sys.exit(INTERRUPTED)
     _show(summary, folder)
 
@@ -141,7 +142,8 @@ def _prepare(arguments: Namespace) -> None:
         if model not in checked:
             checked.add(model)
             try:
-                refuse_meaningless(config)
+                with doing("loading torch and checking the model"):
+                    refuse_meaningless(config)
             except ZooError as error:
                 raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
     given = [word.split("=", 1)[1].strip("'\"") for word in arguments.overrides if word.startswith("hydra.run.dir=")]

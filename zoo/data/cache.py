@@ -10,11 +10,9 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import numpy as np
 from zoo.data.corpus import Source
 from zoo.data.tokenizer import Tokenizer, loads
 from zoo.data.yardsticks import unigram_nats, yardsticks
+from zoo.progress import doing
 from zoo.registry import ZooError
 
 FORMAT = 2
@@ -84,12 +83,14 @@ def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = No
     ZooError for what the source refuses, for a source that changes meanwhile and for a full disk.
     """
     root = Path(os.path.expanduser(cache_dir or os.environ.get("ZOO_CACHE") or "~/.cache/transformer-zoo"))
-    fingerprint = source.fingerprint()
+    with doing("reading the data"):
+        fingerprint = source.fingerprint()
     whole = f"{FORMAT}\n{fingerprint}\n{tokenizer.dumps()}" + (f"\nhead {HEAD}" if stream else "")
     key = hashlib.sha256(whole.encode()).hexdigest()[:32]
     try:
         if (root / key).exists():
-            return _read(root / key)
+            with doing("reading the tokens"):
+                return _read(root / key)
         note = ""
     except _Corrupt as error:
         note = f"the token cache {root / key} was damaged ({error}) and has been built anew"
@@ -139,18 +140,22 @@ def _dtype(vocab: int) -> np.dtype:
 
 
 def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str, stream: bool) -> None:
-    found = source.splits()
+    with doing("reading the data"):
+        found = source.splits()
     tokenizer = loads(tokenizer.dumps())
     first, size = ("head", min(HEAD, found.bytes["train"])) if stream else ("train", found.bytes["train"])
     passes = size * (1 if tokenizer.trained else 2) + found.bytes["val"] + found.bytes["test"]
-    with _progress(passes) as watch:
+    with doing("tokenising", passes) as advance:
         if not tokenizer.trained:
-            tokenizer.train(watch(_until(size, found.rows["train"])))
+            tokenizer.train(_counted(_until(size, found.rows["train"]), advance))
         texts = {first: _until(size, found.rows["train"]), "val": found.rows["val"], "test": found.rows["test"]}
-        counts = {split: _tokenise(folder / f"{split}.bin", watch(rows), tokenizer) for split, rows in texts.items()}
+        counts = {split: _tokenise(folder / f"{split}.bin", _counted(rows, advance), tokenizer)
+                  for split, rows in texts.items()}
     (folder / "tokenizer.json").write_text(tokenizer.dumps(), encoding="utf-8")
     if source.fingerprint() != fingerprint:
         raise ZooError(f"{source} changed while it was being read: start again when it is still")
+    with doing("measuring what unigrams, bigrams and xz reach on this text"):
+        measured = _measured(folder, first, tokenizer)
     summary = {
         "fingerprint": fingerprint,
         **{what: None if stream else sum(each[what] for each in counts.values()) for what in ("documents", "tokens")},
@@ -161,7 +166,7 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str,
         "skipped": found.skipped,
         "tokenizer": {"name": tokenizer.name, "vocab": tokenizer.vocab, **tokenizer.settings()},
         "measured_on": first,
-        **_measured(folder, first, tokenizer),
+        **measured,
     }
     checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
     checksums["summary"] = _sha256_text(json.dumps(summary))
@@ -252,28 +257,11 @@ def _writable(root: Path) -> Path:
         return spare
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[Iterable[dict[str, str]]], Iterator[str]]]:
-    """A progress bar over the texts of rows, seen on a terminal only, and only when it takes more than two seconds."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task("tokenising", total=total)
-    begun = time.monotonic()
-
-    def watch(rows: Iterable[dict[str, str]]) -> Iterator[str]:
-        for row in rows:
-            yield row["text"]
-            bar.advance(task, len(row["text"]))
-            if bar.console.is_terminal and time.monotonic() - begun > 2:
-                bar.start()
-
-    try:
-        yield watch
-    finally:
-        if bar.live.is_started:
-            bar.stop()
+def _counted(rows: Iterable[dict[str, str]], advance: Callable[[int], None]) -> Iterator[str]:
+    """The texts of rows, of each of which the progress is told when it has been used."""
+    for row in rows:
+        yield row["text"]
+        advance(len(row["text"].encode()))
 
 
 def _sha256(path: Path) -> str:

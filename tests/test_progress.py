@@ -1,0 +1,81 @@
+"""What takes time is spoken of while it does: what it is, how far, how fast; what is quick is not."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import threading
+
+import pytest
+
+from zoo import progress, registry
+
+
+class Stream(io.StringIO):
+    """A stream that lets a test wait for what is written."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal, self.told = terminal, threading.Event()
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def flush(self) -> None:
+        self.told.set()
+
+
+def said(monkeypatch: pytest.MonkeyPatch, terminal: bool, total: int = 0) -> str:
+    monkeypatch.setattr(progress, "QUICK", 0.0)
+    stream = Stream(terminal)
+    with progress.doing("reading", total, stream) as advance:
+        advance(total // 2)
+        assert stream.told.wait(60)
+    return stream.getvalue()
+
+
+def test_what_takes_time_is_a_plain_line_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(monkeypatch, terminal=False) == "reading …\n"
+    assert "\x1b" not in said(monkeypatch, terminal=False, total=10_000_000)
+
+
+def test_work_on_bytes_says_how_far_it_is_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (False, True):
+        line = said(monkeypatch, terminal, total=10_000_000)
+        assert "of 10.0 MB, " in line
+        assert "MB/s" in line
+
+
+def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = said(monkeypatch, terminal=True)
+    assert shown.startswith("\r\x1b[Kreading")
+    assert shown.endswith("\r\x1b[K")
+    assert "\n" not in shown
+
+
+def test_what_is_quick_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUICK", threading.TIMEOUT_MAX)
+    stream = Stream(terminal=True)
+    with progress.doing("reading", stream=stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_only_the_first_process_speaks_and_none_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUICK", 0.0)
+    closed = io.StringIO()
+    closed.close()
+    with progress.doing("reading", stream=closed):
+        pass
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    before = threading.active_count()
+    with progress.doing("reading"):
+        assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("path", ["my runs/a b", "it's", "$HOME", "a;b", "*", 'say "x"', "Bücher"])
+def test_a_command_means_to_a_shell_what_it_says(path: str) -> None:
+    line = registry.command("zoo.generate", f"ckpt={path}", 'prompt="def "')
+    assert shlex.split(line) == ["python", "-m", "zoo.generate", f"ckpt={path}", 'prompt="def "']
+
+
