@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
-from ablations.stats import POWER, PRIOR, Array, Outcome, holm, seeds_needed, t_power, t_test, tabulate
+from ablations.stats import POWER, Array, Outcome, holm, seeds_needed, t_power, t_test, tabulate
 from zoo.registry import ZooError
 
 
@@ -159,20 +159,19 @@ def power(n: int, arms: int, sd: float, rho: float, effect: float, alpha: float 
 
     At alpha / arms, the first step of Holm's correction, so that it is the least that the primary test has.
     """
-    spread, borrowed = _plan(arms, sd, rho)
-    return float(t_power(effect / spread, n, alpha / arms, n - 1 + borrowed))
+    return float(t_power(effect / _spread(arms, sd, rho), n, alpha / arms))
 
 
 def needed_n(arms: int, sd: float, rho: float, effect: float, alpha: float = 0.05, target: float = POWER) -> int | None:
     """The fewest seeds with that power, never below 5; None above 1000."""
-    spread, borrowed = _plan(arms, sd, rho)
-    return seeds_needed(effect, spread, alpha / arms, borrowed=borrowed, above=4, target=target)
+    return seeds_needed(effect, _spread(arms, sd, rho), alpha / arms, above=4, target=target)
 
 
-def _plan(arms: int, sd: float, rho: float) -> tuple[float, float]:
+def _spread(arms: int, sd: float, rho: float) -> float:
+    """The standard deviation of the difference of two arms."""
     if arms < 1 or not sd > 0 or not -1 <= rho < 1:
         raise ZooError(f"arms={arms}, sd={sd}, rho={rho}: at least one arm, an sd above 0, and rho below 1")
-    return sd * math.sqrt(2 * (1 - rho)), min(PRIOR, arms - 1)
+    return sd * math.sqrt(2 * (1 - rho))
 
 
 def expected_best(scores: ArrayLike, *, lower_is_better: bool = True) -> Array:

@@ -26,8 +26,8 @@ from ablations.stats import Comparison
 from zoo.registry import command, plainly
 from zoo.storage import write_atomically
 
-COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters", "flops", "p_t",
-              "p_t_holm", "equivalence_p", "percent", "needed", "diverged", "missing")
+COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters", "flops",
+              "equivalence_p", "percent", "needed", "diverged", "missing")
 RUNS = ("arm", "seed", "status", "value", "parameters", "flops_per_token", "tokens", "seconds", "tokens_per_second",
         "peak_memory_bytes", "fingerprint", "git_sha", "folder", "command")
 
@@ -93,14 +93,13 @@ def _arms(results: Results, compared: Comparison | None) -> Iterable[Sequence[An
         sizes = [_first(runs, key) for key in ("parameters", "flops_per_token")]
         if effect := effects.get(arm):
             yield (arm, effect.n, effect.mean, effect.difference, effect.low, effect.high, effect.p, effect.p_holm,
-                   effect.verdict, *sizes, effect.t_p, effect.t_holm, effect.equivalence_p, effect.percent, effect.needed,
-                   effect.diverged, effect.missing)
+                   effect.verdict, *sizes, effect.equivalence_p, effect.percent, effect.needed, effect.diverged, effect.missing)
         else:
             bad, ended = (sum(getattr(run.outcome(results.metric), name) for run in runs) for name in ("bad", "ended"))
             is_base = compared is not None and arm == results.baseline
             mean = compared.baseline_mean if compared is not None and is_base else None
             verdict = "baseline" if is_base else None
-            yield (arm, ended, mean, *[None] * 5, verdict, *sizes, *[None] * 5, bad, len(runs) - ended)
+            yield (arm, ended, mean, *[None] * 5, verdict, *sizes, *[None] * 3, bad, len(runs) - ended)
 
 
 def _row(run: Run, metric: str) -> Sequence[Any]:
@@ -121,8 +120,8 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return file.getvalue()
 
 
-SHOWN = ("arm", "seeds", "mean", "difference", "95 % interval", "%", "p (Holm)", "p (paired t, Holm)", "p (equivalence)",
-         "diverged", "verdict", "parameters", "FLOPs a token")
+SHOWN = ("arm", "seeds", "mean", "difference", "95 % interval", "%", "p (Holm)", "p (equivalence)", "diverged",
+         "verdict", "parameters", "FLOPs a token")
 
 
 def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
@@ -136,7 +135,7 @@ def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
             mean = compared.baseline_mean if compared and arm == results.baseline else None
             outcomes = [run.outcome(results.metric) for run in runs]
             ended, bad = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("ended", "bad"))
-            rows.append([arm, str(ended), _number(mean), *["–"] * 6, f"{bad}/{ended}", "baseline" if mean is not None else "–",
+            rows.append([arm, str(ended), _number(mean), *["–"] * 5, f"{bad}/{ended}", "baseline" if mean is not None else "–",
                          *sizes])
             continue
         ends = [conclusions.signed(end) for end in (effect.low, effect.high) if end is not None]
@@ -144,7 +143,7 @@ def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
             arm, str(effect.n), _number(effect.mean),
             "–" if effect.difference is None else conclusions.signed(effect.difference), " … ".join(ends) or "–",
             "–" if effect.percent is None else f"{effect.percent:+.2f}".replace("-", "−"),
-            *map(conclusions.p_value, (effect.p_holm, effect.t_holm, effect.equivalence_p)),
+            *map(conclusions.p_value, (effect.p_holm, effect.equivalence_p)),
             f"{effect.diverged}/{effect.runs}", effect.verdict, *sizes,
         ])
     return rows
@@ -181,7 +180,7 @@ def _text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
 
 def _latex(results: Results, compared: Comparison | None) -> str:
     """A tabular of the arms for a paper, in booktabs' rules."""
-    keep = [0, 1, 2, 3, 4, 6, 10]
+    keep = [0, 1, 2, 3, 4, 6, 9]
     rows = [[row[column] for column in keep] for row in [list(SHOWN), *_shown(results, compared)]]
     body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
     return "\n".join([r"\begin{tabular}{l" + "r" * (len(keep) - 2) + "l}", r"\toprule", body[0], r"\midrule", *body[1:],

@@ -1,7 +1,7 @@
 """What the runs of a study allow to be said: arms against a baseline, paired by seed, with the errors over the family held.
 
-The primary test is a moderated paired t with Holm's correction. Everything here is a function of numbers: it reads no file,
-knows no model, and gives the same answer whatever the order of the runs.
+The primary test is the paired t with Holm's correction. Everything here is a function of numbers: it reads no file, knows no
+model, and gives the same answer whatever the order of the runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,6 @@ from zoo.registry import ZooError
 Array = NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "inconclusive", "exploratory"]
 
-PRIOR = 4.0  # degrees of freedom of the prior of a moderated variance
 FEWEST = 5  # seeds, below which no verdict is given
 POWER = 0.8  # of the n that would decide
 MOST = 1000  # seeds that are thought of as possible
@@ -58,14 +57,12 @@ class Effect:
     verdict: Verdict
     mean: float | None = None
     difference: float | None = None  # arm - baseline, paired by seed, diverged runs at the cap
-    low: float | None = None  # of the moderated t interval, for this arm alone
+    low: float | None = None  # of the t interval, for this arm alone
     high: float | None = None
     percent: float | None = None  # of the baseline's mean
     sd: float | None = None  # of the paired differences
-    p: float | None = None  # moderated paired t
+    p: float | None = None  # paired t
     p_holm: float | None = None
-    t_p: float | None = None  # plain paired t, beside it
-    t_holm: float | None = None
     equivalence_p: float | None = None  # the larger of the two one-sided tests
     equivalence_holm: float | None = None
     needed: int | None = None  # seeds that would decide an inconclusive arm
@@ -141,20 +138,30 @@ def tabulate(outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bo
     return table
 
 
-def moderated(n: ArrayLike, variance: ArrayLike, pooled: ArrayLike = True, *, prior: float = PRIOR) -> tuple[Array, Array]:
-    """Variances s^2 = (d0 s0^2 + d s^2) / (d0 + d) and their degrees d0 + d, over the last axis; s0^2 is pooled (Smyth 2004).
+class PairedT(NamedTuple):
+    """What the paired t says of differences; numbers, or arrays of them."""
 
-    d0 is the prior, but never more than the number of other arms that are pooled: a lone arm has nothing to lean on but its
-    own variance, and with d0 = 4 two arms of unequal variance would find a difference in noise in .066 of all studies. An arm
-    that is not `pooled`, as runs of it diverged, neither lends nor leans.
+    mean: Array
+    sd: Array
+    low: Array
+    high: Array
+    p: Array
+    equivalence_p: Array
+
+
+def paired_t(differences: ArrayLike, *, alpha: float = 0.05, margin: float = math.inf) -> PairedT:
+    """The paired t over the last axis, the seeds: mean, sd, interval, p, and p of two one-sided tests against the margin.
+
+    Each mean has the error that its own differences show, with n - 1 degrees of freedom, and borrows nothing from the others:
+    where variances are pooled over arms, or shrunk towards a pooled one, an arm that is noisier than the others is found
+    different up to three times as often as is said, and so is every arm where it is the baseline that is noisy.
     """
-    variance = np.asarray(variance, float)
-    own, inside = np.broadcast_to(np.asarray(n, float) - 1, variance.shape), np.broadcast_to(pooled, variance.shape)
-    weight = np.where(inside, own, 0.0)
-    total = weight.sum(-1, keepdims=True)
-    shared = (weight * variance).sum(-1, keepdims=True) / np.where(total > 0, total, 1.0)
-    borrowed = np.where(inside, np.minimum(prior, inside.sum(-1, keepdims=True) - 1), 0)
-    return (borrowed * shared + own * variance) / (borrowed + own), borrowed + own
+    values = np.asarray(differences, float)
+    n = values.shape[-1]
+    mean, sd = values.mean(-1), values.std(-1, ddof=1)
+    se = sd / math.sqrt(n)
+    reach = stats.t.isf(alpha / 2, n - 1) * se
+    return PairedT(mean, sd, mean - reach, mean + reach, t_test(mean, se, n - 1), equivalence_test(mean, se, n - 1, margin))
 
 
 def t_test(difference: ArrayLike, se: ArrayLike, df: ArrayLike) -> Array:
@@ -175,27 +182,27 @@ def holm(p: ArrayLike) -> list[float]:
     return [float(value) for value in multipletests(values, method="holm")[1]]
 
 
-def t_power(effect: float, n: ArrayLike, alpha: float, df: ArrayLike) -> Array:
-    """The chance that a two-sided t test finds an effect, in standard deviations: P(F > f), noncentral by n effect^2.
+def t_power(effect: float, n: ArrayLike, alpha: float) -> Array:
+    """The chance that n seeds find an effect, in sds of the differences: P(F > f) of 1 and n - 1, noncentral by n effect^2.
 
     Of t^2 rather than of t, whose distribution scipy has no number for where the effect is large.
     """
-    noncentrality = np.clip(np.asarray(n) * effect**2, 1e-9, 1e9)  # beyond, it is alpha and 1 to nine digits
-    return np.asarray(stats.ncf.sf(stats.f.isf(alpha, 1, df), 1, df, noncentrality))
+    seeds = np.asarray(n)
+    noncentrality = np.clip(seeds * effect**2, 1e-9, 1e9)  # beyond, it is alpha and 1 to nine digits
+    return np.asarray(stats.ncf.sf(stats.f.isf(alpha, 1, seeds - 1), 1, seeds - 1, noncentrality))
 
 
-def seeds_needed(difference: float, sd: float, alpha: float, *, margin: float | None = None, borrowed: float = 0.0,
-                 above: int = 1, target: float = POWER) -> int | None:
-    """The fewest seeds above which a two-sided t test finds the difference, or two one-sided tests the equivalence, if true.
+def seeds_needed(difference: float, sd: float, alpha: float, *, margin: float | None = None, above: int = 1,
+                 target: float = POWER) -> int | None:
+    """The fewest seeds above which the paired t finds the difference, or two one-sided tests the equivalence, if true.
 
     Of power `target` each: by the noncentral t, and P(T < -c) - P(T' < c) for equivalence (Phillips 1990). None above 1000.
     """
     n = np.arange(max(above + 1, 2), MOST + 1)
-    df = n - 1 + borrowed
-    enough = t_power(difference / sd, n, alpha, df) >= target
+    enough = t_power(difference / sd, n, alpha) >= target
     if margin is not None and abs(difference) < margin:
-        critical, root = stats.t.isf(alpha, df), np.sqrt(n) / sd
-        near, far = (stats.nct.cdf(critical, df, (margin + sign * abs(difference)) * root) for sign in (-1, 1))
+        critical, root = stats.t.isf(alpha, n - 1), np.sqrt(n) / sd
+        near, far = (stats.nct.cdf(critical, n - 1, (margin + sign * abs(difference)) * root) for sign in (-1, 1))
         both = 1 - np.nan_to_num(near) - np.nan_to_num(far)  # nan where it is too small for scipy to compute
         enough |= both >= target
     return int(n[enough.argmax()]) if enough.any() else None
@@ -208,16 +215,16 @@ def sign_flip(differences: ArrayLike) -> float:
 
 
 def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha: float = 0.05, lower_is_better: bool = True,
-            cap: float | None = None, look: int = 1, prior: float = PRIOR) -> Comparison:
-    """Every arm against the baseline, by the primary test: moderated paired t, corrected over the arms by Holm's method.
+            cap: float | None = None, look: int = 1) -> Comparison:
+    """Every arm against the baseline, by the primary test: the paired t, corrected over the arms by Holm's method.
 
     `margin` is what counts as equivalent, in the metric's unit, and wins where a difference is both significant and smaller;
     `cap` is the value given to a run that diverged or is stuck: the loss of the unigram model. A second look at a study
     whose seeds were added later is tested at alpha / 2; that holds the errors of both looks together where the first was
     tested at alpha / 2 as well, and those of the second one alone where it was not.
 
-    Errors hold over the family also where variances differ, but the interval of the noisiest arm is then too narrow (.90
-    to .92 instead of .95, at twice the baseline's sd), and a note says so. Raises ZooError for what cannot be compared.
+    Errors hold over the family however the variances differ, and whichever arms are real: each test holds by itself, and
+    Holm's correction asks for no more. Raises ZooError for what cannot be compared.
     """
     if not (math.isfinite(margin) and margin > 0):
         raise ZooError(f"margin={margin}: give the largest difference that does not matter, above 0")
@@ -232,30 +239,16 @@ def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha:
     judged = [pair for pair in pairs if pair.testable]
     numbers: dict[str, dict[str, Any]] = {}
     if judged:
-        n, difference, variance = (np.array([getattr(pair, name) for pair in judged], float)
-                                   for name in ("n", "difference", "variance"))
-        measured = np.array([not pair.capped for pair in judged])  # a cap has no variance, and one beside losses another
-        shrunk, df = moderated(n, variance, measured, prior=prior)
-        se = np.sqrt(shrunk / n)
-        reach = stats.t.isf(alpha / 2, df) * se
-        p, plain = t_test(difference, se, df), t_test(difference, np.sqrt(variance / n), n - 1)
-        same = equivalence_test(difference, se, df, margin)
-        columns = {
-            "p": p, "p_holm": holm(p), "t_p": plain, "t_holm": holm(plain), "equivalence_p": same,
-            "equivalence_holm": holm(same), "low": difference - reach, "high": difference + reach, "sd": np.sqrt(variance),
-        }
-        for row, pair in enumerate(judged):
-            others = measured & (np.arange(len(judged)) != row)
-            degrees = (n - 1)[others].sum()
-            pair.noisy = bool(degrees) and stats.f.sf(
-                variance[row] * degrees / ((n - 1) * variance)[others].sum(), n[row] - 1, degrees) < 0.05
-            numbers[pair.arm] = {name: float(column[row]) for name, column in columns.items()}
-            found = _verdict(numbers[pair.arm], pair.n, difference[row] < 0, lower_is_better, tested)
-            numbers[pair.arm]["verdict"] = found
-            if found == "inconclusive":
-                numbers[pair.arm]["needed"] = seeds_needed(
-                    difference[row], math.sqrt(shrunk[row]), tested / len(judged), margin=margin,
-                    borrowed=df[row] - n[row] + 1, above=pair.n)
+        found = [paired_t(pair.differences, alpha=alpha, margin=margin) for pair in judged]
+        corrected = zip(holm([one.p for one in found]), holm([one.equivalence_p for one in found]), strict=True)
+        for pair, one, (p_holm, equivalence_holm) in zip(judged, found, corrected, strict=True):
+            row: dict[str, Any] = {name: float(value) for name, value in one._asdict().items() if name != "mean"}
+            row |= {"p_holm": p_holm, "equivalence_holm": equivalence_holm}
+            row["verdict"] = _verdict(row, pair.n, pair.difference < 0, lower_is_better, tested)
+            if row["verdict"] == "inconclusive":
+                row["needed"] = seeds_needed(
+                    pair.difference, row["sd"], tested / len(judged), margin=margin, above=pair.n)
+            numbers[pair.arm] = row
     spread = [pair for pair in pairs if pair.spread > 0]
     return Comparison(
         baseline, tuple(_effect(pair, numbers.get(pair.arm, {}), table, baseline, len(judged), tested) for pair in pairs),
@@ -278,7 +271,6 @@ class _Pair:
     base_capped: int
     noise: float  # degrees times variance, of the differences and of both sides, where neither is capped
     spread: float
-    noisy: bool = False  # beyond the other arms, by an F test
 
     @property
     def n(self) -> int:
@@ -291,10 +283,6 @@ class _Pair:
     @property
     def difference(self) -> float:
         return float(self.differences.mean())
-
-    @property
-    def variance(self) -> float:
-        return float(self.differences.var(ddof=1))
 
     @property
     def same(self) -> bool:
@@ -353,8 +341,6 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
         twin = not np.any(pair.here - pair.there)
         notes.append(f"identical to {baseline} in every seed: is it the same configuration?" if twin else
                      "its difference is the same in every seed: there is no variance to test against")
-    if pair.noisy and pair.capped < n:
-        notes.append("its differences vary more than those of the other arms: its interval is too narrow, see the plain t too")
     for other, values in table.values.items():
         if other not in (arm, baseline) and len(values) > 1 and values == table.values[arm] and not table.bad[arm]:
             notes.append(f"identical to {other} in every seed: is it the same configuration?")
