@@ -26,6 +26,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.components"},
     {"zoo.attention", "zoo.catalogue"},
     {"zoo.context", "zoo.functions", "zoo.config"},
+    {"zoo.advice"},
     {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks"},
     {"zoo.hardware", "zoo.memory", "zoo.progress"},
     {"zoo.registry"},

@@ -21,6 +21,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from zoo.advice import ways
 from zoo.registry import ZooError
 from zoo.storage import dumps, naming, read_checkpoint, write_atomically
 from zoo.streams import derive
@@ -92,11 +93,9 @@ class Watch(lightning.Callback):
         shown = module.shown if cheap else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
         loss, tokens = shown.tolist()
         if not math.isfinite(loss):  # summed over the ranks, so that all of them stop here
-            config = module.config
-            more = [*(["trainer.clip=1"] if config["trainer"]["clip"] is None else []),
-                    *(["residual=pre"] if config["residual"]["name"] == "post" else [])]
-            ways = ["a lower optim.lr", "a longer schedule.warmup", *more]
-            raise Diverged(f"the loss became {loss} at step {step}: try {', '.join(ways[:-1])} or {ways[-1]}")
+            clip = "trainer.clip=1" if module.config["trainer"]["clip"] is None else ""
+            tried = ("a lower optim.lr", "a longer schedule.warmup", "residual=pre", *filter(None, [clip]))
+            raise Diverged(f"the loss became {loss} at step {step}: try {ways(module.config, *tried)}")
         if due:
             loader = module.config["loader"]
             seen, self.logged = (step - self.logged) * loader["batch_size"] * loader["length"], step

@@ -18,10 +18,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep, ValueType
 from hydra.errors import HydraException
-from omegaconf import Container, DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from zoo import fitting, registry, scan, settings
+from zoo import advice, fitting, registry, scan, settings
 from zoo.registry import ZooError, did_you_mean, first_line
 
 _HERE = Path(__file__).resolve().parent
@@ -55,7 +55,7 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
     structures: dict[tuple[str, ...], DictConfig] = {}
 
     def one(overrides: Sequence[str]) -> Config:
-        _check_words(overrides)
+        _check_words(overrides, one)
         overrides = spelled(overrides)
         values = [word for word in _parsed(overrides) if "." in word.key_or_group and "/" not in word.key_or_group
                   and not word.is_hydra_override() and not word.is_add() and not word.is_delete()]
@@ -71,7 +71,7 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
         except ZooError:
             raise
         except (HydraException, OmegaConfBaseException, ValueError, OverflowError) as error:
-            raise ZooError(_in_plain_words(error)) from error
+            raise ZooError(advice.in_plain_words(error)) from error
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         yield one
@@ -112,7 +112,7 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
     try:
         config: Any = OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ZooError(_in_plain_words(error)) from error
+        raise ZooError(advice.in_plain_words(error)) from error
     known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume", "changing"]
     for key in dict.fromkeys([*known, *map(str, config)]):
         if key not in config:
@@ -162,6 +162,8 @@ def _countable(words: Sequence[str]) -> list[Override]:
                                f" {word.key_or_group}=range(0,3)")
         if word.is_sweep_override() and not isinstance(span, RangeSweep) and not any(True for _ in word.sweep_iterator()):
             raise ZooError(f"{word.input_line} names no value: there is nothing to run")
+        if word.is_sweep_override() and "null" in _choices(word) and word.key_or_group in defaults():
+            raise ZooError(f"{word.input_line}: null takes no part in a sweep; start one without {word.key_or_group}=...")
     return parsed
 
 
@@ -174,9 +176,14 @@ def choices(config: Config) -> dict[str, str]:
 def _chosen() -> list[str]:
     """The groups of components that a run chooses from; others (cross, scaling) are chosen by an option of a component."""
     discover()
-    defaults = OmegaConf.select(OmegaConf.load(CONF / "config.yaml"), "defaults")
-    named = [group for entry in defaults if entry != "_self_" for group in entry]
-    return [group for group in registry.groups() if group in named]
+    return [group for group in registry.groups() if group in defaults()]
+
+
+@functools.cache
+def defaults() -> dict[str, str | None]:
+    """What is chosen of each group when nothing is said; None of those that may be left out."""
+    entries = OmegaConf.select(OmegaConf.load(CONF / "config.yaml"), "defaults")
+    return {group: name for entry in entries if entry != "_self_" for group, name in entry.items()}
 
 
 def word_for(group: str) -> str:
@@ -229,15 +236,23 @@ def _parse(word: str) -> Override:
 
 
 def spelled(words: Sequence[str]) -> list[str]:
-    """The words as Hydra must be told them: a mapping may have options that the one in its place has not."""
+    """The words as Hydra must be told them: a mapping may have options that the one in its place has not.
+
+    And no group can be null: what may be left out is taken away.
+    """
     found = []
     for word, parsed in zip(words, _parsed(words), strict=True):
-        mapping = isinstance(parsed._value, dict) and not word.startswith(("+", "~"))
-        found.append(f"++{word}" if mapping and parsed.key_or_group.split(".")[0] in _chosen() else word)
+        key = parsed.key_or_group
+        plain = not word.startswith(("+", "~"))
+        if plain and isinstance(parsed._value, dict) and key.split(".")[0] in _chosen():
+            word = f"++{word}"
+        if plain and parsed._value is None and defaults().get(key, key) is None:
+            word = f"~{key}"
+        found.append(word)
     return found
 
 
-def _check_words(words: Sequence[str]) -> None:
+def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config]) -> None:
     """Say which word is unknown, and what it was probably meant to be, better than composing can."""
     known = menu()
     keys = [*known, "seed", "resume", "changing"]
@@ -257,12 +272,13 @@ def _check_words(words: Sequence[str]) -> None:
         if head == "study":
             raise ZooError(f"{word.input_line} is many runs: python -m ablations.run {word.input_line}")
         if head not in keys and head.split("/")[0] not in keys:
-            raise ZooError(f"unknown word {head!r} in {word.input_line!r}{did_you_mean(head, keys)}")
+            others = [other for other in words if not _parse(other).key_or_group.startswith(head)]
+            raise ZooError(f"unknown word {head!r} in {word.input_line!r}{advice.instead(head, keys, compose, others)}")
         if word.is_delete() and "." in key:
             raise ZooError(f"{word.input_line}: an option cannot be taken away, only changed: write {key}=...")
         if head in known and key == head and not extended:
             for choice in _choices(word):
-                if choice not in known[head]:
+                if choice not in known[head] and not (choice == "null" and defaults().get(head, "") is None):
                     raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}")
 
 
@@ -286,18 +302,3 @@ def _choices(word: Override) -> list[str]:
         return [str(choice) for choice in word.sweep_string_iterator()]
     value = word.value()
     return [] if word.is_delete() else ["null" if value is None else str(value)]
-
-
-def _in_plain_words(error: BaseException) -> str:
-    """Hydra's or OmegaConf's complaint; where a key is unknown, with the keys that there are."""
-    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
-    if isinstance(cause, OmegaConfBaseException) and cause.full_key and isinstance(cause.parent_node, Container):
-        node = cause.parent_node
-        if isinstance(cause, MissingMandatoryValue):
-            return f"{cause.full_key} is needed: give {cause.full_key}=..."
-        if isinstance(node, DictConfig) and cause.key not in node:
-            *path, key = cause.full_key.split(".")
-            options = [str(option) for option in node if option != "name"]
-            return f"{'.'.join(path) or 'the configuration'} has no option {key!r}{did_you_mean(key, options)}"
-        return f"{cause.full_key}: {first_line(cause)}"
-    return " ".join(str(error).split())

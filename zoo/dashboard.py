@@ -99,7 +99,8 @@ def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
 
 def mode(asked: str) -> str:
     """`online` only where a key is at hand and the server answers; a run must not wait for what may never come."""
-    asked = os.environ.get("WANDB_MODE", asked)
+    asked = os.environ.get("WANDB_MODE") or asked
+    asked = {"dryrun": "offline", "run": "online"}.get(asked, asked)  # as they were called once
     if asked != "auto":
         return asked
     server = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))

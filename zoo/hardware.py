@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from zoo.registry import ZooError, did_you_mean
 
@@ -64,3 +66,11 @@ def named(name: str) -> Device:
 def found(called: str) -> Device | None:
     """The GPU that torch.cuda.get_device_name() calls so; None for one that is not in the table, rather than a guess."""
     return next((device for device in KNOWN.values() if called in device.called), None)
+
+
+def no_gpu() -> bool:
+    """Whether it is certain that torch finds no GPU here: torch is asked where it is loaded, else the kernel's devices."""
+    if torch := sys.modules.get("torch"):
+        return not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    devices = ("nvidia*", "nvmap", "kfd", "dxg")  # of CUDA, its small boards, ROCm, and Windows' own Linux
+    return sys.platform == "linux" and not any(any(Path("/dev").glob(device)) for device in devices)

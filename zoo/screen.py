@@ -11,10 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from zoo.advice import ways
 from zoo.cost import size
 from zoo.registry import command
 
 YARDSTICKS = {"unigram": "byte frequencies", "bigram": "byte pairs", "xz": "the compressor, on this text alone"}
+WAYS_ON = ("more steps", "another optim.lr", "a longer schedule.warmup", "residual=pre")
 TRY = {  # what to let a model do, by its objective
     "mlm": ("def [MASK]ain(", "let it fill the mask"),
     "span": ("def main(): return [MASK] + 1", "let it fill the gap"),
@@ -47,8 +49,7 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     console.print(cost)
     if summary.get("outcome") == "stuck":
         console.print(Text(f"It has learned no more than how often each token comes ({summary['unigram_nats']:.4f} nats):"
-                           " it is stuck, or stopped early.\nTry more steps, another optim.lr, a longer schedule.warmup, or"
-                           " residual=pre.", style="yellow"))
+                           f" it is stuck, or stopped early.\nTry {ways(summary['choices'], *WAYS_ON)}.", style="yellow"))
     if summary.get("sample"):
         console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left"))
     console.print(Text.assemble(("The run is in ", ""), (str(folder), "bold"), "\n"), soft_wrap=True)

@@ -16,7 +16,8 @@ Precision: Any = words("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = words("auto", "cpu", "gpu")
 STRATEGIES = ("auto", "ddp", "fsdp")
 MOST = 256  # threads or processes, or as many as there are cores
-LOGGER = ("name", "project", "entity", "group", "job_type", "label", "tags", "mode")
+MODES = ("auto", "online", "offline", "disabled")  # of Weights & Biases
+TAG = 64  # characters, which is W&B's limit
 
 
 @dataclass
@@ -53,6 +54,20 @@ class Trainer:
     sample: bool = True  # show generated text at the end
 
 
+@dataclass
+class Logger:
+    """What a logger may be told, whichever it is: conf/logger/ says what each is told by default."""
+
+    name: str = "none"
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    label: str | None = None
+    tags: Any = None  # a list of words
+    mode: Any = None  # one of MODES
+
+
 NODES = {"loader": Loader, "trainer": Trainer}
 
 
@@ -85,10 +100,15 @@ def typed(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Raises ZooError for an option that there is not, and for a value that is of no such type.
     """
     found: dict[str, dict[str, Any]] = {}
+    for node in (*NODES, "logger"):
+        if not isinstance(config[node], Mapping):
+            raise ZooError(f"{node} must have options, as in {{name: value}}, not be {config[node]!r}")
     for node, made in NODES.items():
         _refuse_unknown(node, config[node], [field.name for field in fields(made)])
         found[node] = held(made, config[node], f"{node}.")
-    return found
+    _refuse_unknown("logger", config["logger"], [field.name for field in fields(Logger)])
+    logger = held(Logger, config["logger"], "logger.")
+    return found | {"logger": {key: logger[key] for key in config["logger"]}}
 
 
 def _refuse_unknown(node: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -100,7 +120,9 @@ def _refuse_unknown(node: str, options: Mapping[str, Any], known: Sequence[str])
 def check(config: Mapping[str, Any]) -> None:
     """Raises ZooError for what no run reads, and for a value that none can have."""
     trainer, loader, logger = config["trainer"], config["loader"], config["logger"]
-    _refuse_unknown("logger", logger, LOGGER)
+    changing = config["changing"]
+    if not isinstance(changing, list) or not all(isinstance(name, str) for name in changing):
+        raise ZooError(f"changing must be a list of names, as in changing=[trainer.max_steps], not {changing!r}")
     for node, name in [
         *(("trainer", name) for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")),
         *(("trainer", name) for name in ("devices", "nodes", "threads", "watch_every")),
@@ -114,7 +136,7 @@ def check(config: Mapping[str, Any]) -> None:
     if trainer["strategy"] not in STRATEGIES:
         raise ZooError(f"trainer.strategy={trainer['strategy']} is none of {', '.join(STRATEGIES)}"
                        f"{did_you_mean(str(trainer['strategy']), STRATEGIES)}")
-    for name in config["changing"]:
+    for name in changing:
         if not _known(name, config):
             raise ZooError(f"changing names {name!r}, which no configuration has{did_you_mean(str(name), [*config])}")
     if (trainer["watch_every"] or 0) > trainer["max_steps"]:
@@ -140,15 +162,18 @@ def check(config: Mapping[str, Any]) -> None:
     tags = logger.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise ZooError(f"logger.tags must be a list of words, as in logger.tags=[first,second], not {tags}")
-    if logger.get("mode", "auto") not in ("auto", "online", "offline", "disabled"):
-        raise ZooError(f"logger.mode must be auto, online, offline or disabled, not {logger['mode']!r}")
+    for tag in tags:
+        if not 1 <= len(tag) <= TAG:
+            raise ZooError(f"logger.tags: {tag!r} has {len(tag)} characters, and W&B takes from 1 to {TAG}: shorten it")
+    project = logger.get("project") or ""
+    if len(project) > 128 or set(project) & set("/\\#?%:"):
+        raise ZooError(f"logger.project={project!r} is no name for W&B: at most 128 characters, without / \\ # ? % :")
+    if logger.get("mode", "auto") not in MODES:
+        raise ZooError(f"logger.mode must be {', '.join(MODES[:-1])} or {MODES[-1]}, not {logger['mode']!r}")
     if config["resume"] not in ("never", "auto"):
         raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
     if trainer["strategy"] == "fsdp" and trainer["compile"]:
         raise ZooError("trainer.strategy=fsdp does not compile: give trainer.compile=false, or trainer.strategy=ddp")
-    changing = config["changing"]
-    if not isinstance(changing, list) or not all(isinstance(name, str) for name in changing):
-        raise ZooError(f"changing must be a list of names, as in changing=[trainer.max_steps], not {changing!r}")
     for name in ("length", "eval_length"):
         if loader["batch_size"] * (loader[name] or 0) >= TOO_LARGE:
             raise ZooError(f"loader.batch_size={loader['batch_size']} sequences of loader.{name}={loader[name]} are more tokens"

@@ -22,11 +22,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from zoo import config as configuration
-from zoo import storage
+from zoo import hardware, storage
 from zoo.config import CONF, Config
 from zoo.progress import doing
 from zoo.registry import ZooError, command, did_you_mean, plainly
 
+WANDB_MODES = ("online", "offline", "disabled", "shared", "dryrun", "run")  # the last two are old names of the first two
 INTERRUPTED = 130  # the exit status of a run that was asked to stop, and can be gone on with
 
 
@@ -83,6 +84,10 @@ def asked() -> Namespace:
     if unknown:
         flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         raise ZooError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
+    acts = {"--run": arguments.run, "--multirun": arguments.multirun, "--cfg": arguments.cfg, "--info": arguments.info,
+            "--shell-completion": arguments.shell_completion}
+    if len(several := [flag for flag, given in acts.items() if given]) > 1:
+        raise ZooError(f"{' and '.join(several)} ask for different things: give one of them")
     for flag, told in (("--resolve", arguments.resolve), ("--package", arguments.package)):
         if told and not arguments.cfg:
             raise ZooError(f"{flag} is about a configuration that is shown: give --cfg job beside it")
@@ -136,6 +141,9 @@ def job(composed: DictConfig) -> None:
 def _prepare(arguments: Namespace) -> None:
     """Refuse what cannot run, before the first job; send a resumed run to its folder."""
     jobs = list(configuration.jobs(arguments))  # a wrong word is found in all of them before torch is imported
+    here = not any(word.startswith("hydra/launcher=") for word in arguments.overrides)  # another machine may have a GPU
+    for _, config in jobs if here else ():
+        refuse_impossible(config)
     checked: set[str] = set()
     for words, config in jobs:
         model = repr({**config, "seed": None})
@@ -144,6 +152,8 @@ def _prepare(arguments: Namespace) -> None:
             try:
                 with doing("loading torch and checking the model"):
                     refuse_meaningless(config)
+                    if here:
+                        refuse_impossible(config)  # again, as torch may know better
             except ZooError as error:
                 raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
     given = [word.split("=", 1)[1].strip("'\"") for word in arguments.overrides if word.startswith("hydra.run.dir=")]
@@ -159,6 +169,15 @@ def _prepare(arguments: Namespace) -> None:
         if found:
             print(f"going on with {found}")
             sys.argv.append(f"hydra.run.dir='{found}'")
+
+
+def refuse_impossible(config: Config) -> None:
+    """Refuse what cannot run on this machine, as far as that is known without torch."""
+    if config["trainer"]["accelerator"] == "gpu" and hardware.no_gpu():
+        raise ZooError("trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim")
+    if config["logger"]["name"] == "wandb" and (mode := os.environ.get("WANDB_MODE")) and mode not in WANDB_MODES:
+        raise ZooError(f"WANDB_MODE={mode} in the environment is none of {', '.join(WANDB_MODES)}: unset it, or choose"
+                       " logger=csv")
 
 
 def refuse_meaningless(config: Config) -> None:
