@@ -30,7 +30,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks"},
     {"zoo.hardware", "zoo.memory", "zoo.progress"},
     {"zoo.registry"},
-    {"zoo.streams"},
+    {"zoo.streams", "zoo.contracts"},
 ]
 FACADE = "zoo"  # `zoo.build` reaches down from the package itself, which nothing inside asks for
 

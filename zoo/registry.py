@@ -29,6 +29,8 @@ from hydra.errors import CompactHydraException, HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from zoo import contracts
+
 TOO_LARGE = 2**31  # for a size or a number of things: torch, too, counts in 64 bits
 Component = Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
 
@@ -82,6 +84,7 @@ class Entry:
 
 
 _entries: dict[str, dict[str, Entry]] = {}
+_fitting: set[tuple[str, str]] = set()  # those that have been seen to be what their group asks for
 _resolved: dict[tuple[str, str], dict[str, Any]] = {}  # a deep model asks the same for each of its layers
 
 
@@ -94,11 +97,18 @@ def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[
     """
 
     def mark(obj: Any) -> Any:
+        signature = inspect.signature(obj)
+
         def factory(*wiring: Any, **options: Any) -> Any:
+            try:
+                signature.bind(*wiring, **preset, **options)
+            except TypeError as error:
+                wanted = contracts.wiring(group)
+                raise ZooError(f"{group}={name} must take {wanted} beside its options: {error}") from error
             return obj(*wiring, **preset, **options)
 
         about_ = about or inspect.getdoc(obj) or ""
-        declare(group, name, obj.__module__, about_, inspect.signature(obj), _scope(obj), preset, factory)
+        declare(group, name, obj.__module__, about_, signature, _scope(obj), preset, factory)
         return obj
 
     return mark
@@ -182,11 +192,16 @@ def build(group: str, choice: Component, *wiring: Any) -> Any:
     name = options.pop("name")
     factory = entry(group, name).load()
     try:
-        return factory(*wiring, **options)
+        made = factory(*wiring, **options)
     except ZooError:
         raise
     except (ValueError, RuntimeError, ArithmeticError) as error:
         raise ZooError(f"{group}={name} cannot be made with these options: {first_line(error)}") from error
+    if made is not None and (group, name) not in _fitting:  # None is a layer without this part
+        if wrong := contracts.misfit(group, made):
+            raise ZooError(f"{group}={name} from {entry(group, name).module} cannot be used: {wrong}")
+        _fitting.add((group, name))
+    return made
 
 
 def first_line(error: BaseException) -> str:
@@ -225,6 +240,7 @@ def declare(group: str, name: str, module: str, about: str, signature: inspect.S
             options.append(_option(option, scope))
     made = make_dataclass(f"{name}_options", options)
     _resolved.clear()
+    _fitting.discard((group, name))
     _entries[group][name] = Entry(group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory)
     # plain values, not the dataclass: a model's file may give an option that the component in its own's place has not
     ConfigStore.instance().store(group=group, name=name, node=_entries[group][name].defaults(), provider="zoo")

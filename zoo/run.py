@@ -154,7 +154,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     watch = Watch(settings["log_every"], settings["checkpoint_every"])
     begun = time.perf_counter()
     with Last(last, settings["checkpoint_every"]) as saving, room.told_of(config):
-        callbacks = [watch, *_asked_for(settings, watch, summary), Streams(config["seed"]),
+        callbacks = [watch, *vitals.asked_for(settings, watch, summary["flops_per_token"]), Streams(config["seed"]),
                      LambdaCallback(on_train_start=told_where_awaited)]
         if storage.is_first_process():  # it goes on: from here on it is what was asked for now
             callbacks.append(LambdaCallback(on_train_start=lambda *_: _write_config(config, folder)))
@@ -172,6 +172,9 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                 trainer.strategy.launcher.kill(signal.SIGKILL)  # the processes that it started, which would wait for this one
             if isinstance(error.__context__, ZooError) and not isinstance(error, ZooError):
                 raise error.__context__ from None  # Lightning's clean-up fails where no batch has been read
+            if isinstance(error, torch.distributed.DistNetworkError | torch.distributed.DistStoreError):
+                raise ZooError(f"the processes that train together cannot reach each other ({first_line(error)}): unset"
+                               " MASTER_ADDR and MASTER_PORT, or give a port that is free") from error
             if of_a_dead_worker(error):
                 raise ZooError(f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short,"
                                " lower loader.workers; then go on by resume=auto") from error
@@ -193,16 +196,6 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")
-
-
-def _asked_for(settings: dict[str, Any], watch: Watch, summary: dict[str, Any]) -> list[lightning.Callback]:
-    """What is off unless asked for."""
-    found: list[lightning.Callback] = []
-    if settings["spike"] is not None:
-        found.append(vitals.Spikes(settings["spike"]))
-    if settings["watch_every"] is not None:
-        found.append(vitals.Vitals(settings["watch_every"], watch, summary["flops_per_token"]))
-    return found
 
 
 def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> tuple[Path, int, dict[Path, str]]:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import warnings
@@ -25,7 +26,7 @@ from zoo import config as configuration
 from zoo import hardware, storage
 from zoo.config import CONF, Config
 from zoo.progress import doing
-from zoo.registry import ZooError, command, did_you_mean, plainly
+from zoo.registry import ZooError, command, did_you_mean, first_line, plainly
 
 WANDB_MODES = ("online", "offline", "disabled", "shared", "dryrun", "run")  # the last two are old names of the first two
 INTERRUPTED = 130  # the exit status of a run that was asked to stop, and can be gone on with
@@ -175,9 +176,22 @@ def refuse_impossible(config: Config) -> None:
     """Refuse what cannot run on this machine, as far as that is known without torch."""
     if config["trainer"]["accelerator"] == "gpu" and hardware.no_gpu():
         raise ZooError("trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim")
+    if config["trainer"]["devices"] * config["trainer"]["nodes"] > 1 and not storage.started_together():
+        _refuse_taken(os.environ.get("MASTER_PORT", "0"))
     if config["logger"]["name"] == "wandb" and (mode := os.environ.get("WANDB_MODE")) and mode not in WANDB_MODES:
         raise ZooError(f"WANDB_MODE={mode} in the environment is none of {', '.join(WANDB_MODES)}: unset it, or choose"
                        " logger=csv")
+
+
+def _refuse_taken(port: str) -> None:
+    """The port by which processes meet, where the environment names one, must be nobody else's."""
+    try:
+        with socket.socket() as place:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(("", int(port)))
+    except (OSError, ValueError, OverflowError) as error:
+        raise ZooError(f"MASTER_PORT={port} in the environment cannot be used ({first_line(error)}): unset it, and a free one"
+                       " is taken, or give another") from error
 
 
 def refuse_meaningless(config: Config) -> None:

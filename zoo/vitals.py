@@ -124,3 +124,13 @@ class Spikes(lightning.Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+
+
+def asked_for(settings: dict[str, Any], watch: Any, flops_per_token: float) -> list[lightning.Callback]:
+    """What is off unless asked for."""
+    found: list[lightning.Callback] = []
+    if settings["spike"] is not None:
+        found.append(Spikes(settings["spike"]))
+    if settings["watch_every"] is not None:
+        found.append(Vitals(settings["watch_every"], watch, flops_per_token))
+    return found

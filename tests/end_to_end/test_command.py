@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from lightning import Trainer
 from omegaconf import OmegaConf
 
 from ablations import run as ablate
 from tests.end_to_end.conftest import read_wandb, summary
 from tests.end_to_end.test_run import Train, equal, losses, weights, when
-from zoo import config, cost, generate, train
+from zoo import config, cost, generate, hardware, train
 from zoo.components import __main__ as components
 from zoo.registry import ZooError
 
@@ -74,7 +78,7 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("data.val_fraction=0", "data.val_fraction above 0"),
         ("hydra/launcher=joblib", "launches the jobs of a sweep: give -m beside it"),
         ("trainer.strategy=foo", "trainer.strategy=foo is none of auto, ddp, fsdp"),
-        ("logger=wandb logger.project=a/b", "logger: Invalid project name 'a/b'"),
+        ("logger=wandb logger.project=a/b", "logger.project='a/b' is no name for W&B"),
         ("data.path=", "data.path is empty"),
         ("data.path=/dev/null", "data.path=/dev/null is neither a file nor a folder"),
         ("hydra.run.dir=/proc/nope", "/proc/nope (No such file or directory): choose another"),
@@ -90,6 +94,47 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
 )
 def test_a_mistake_is_met_with_one_plain_sentence(refused: Refused, wrong: str, said: str) -> None:
     assert said in refused(train, *wrong.split())
+
+
+FLAGS = ["--run", "--multirun", "--cfg job", "--info all", "--shell-completion"]
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(FLAGS, 2)))
+def test_flags_that_ask_for_different_things_are_refused(refused: Refused, one: str, other: str) -> None:
+    said = refused(train, *f"{one} {other} norm=rms".split(), tiny=False)
+    assert said == f"error: {one.split()[0]} and {other.split()[0]} ask for different things: give one of them"
+
+
+def test_what_this_machine_cannot_run_is_refused_before_a_model_is_made(monkeypatch: pytest.MonkeyPatch,
+                                                                        refused: Refused) -> None:
+    def made(*_: Any) -> None:
+        raise AssertionError("a model was made first")
+
+    monkeypatch.setattr(train, "refuse_meaningless", made)
+    monkeypatch.setattr(hardware, "no_gpu", lambda: True)
+    assert "this machine has no GPU: choose trainer=cpu" in refused(train, "trainer.accelerator=gpu")
+    assert "this machine has no GPU" in refused(train, "-m", "trainer.accelerator=gpu", "seed=0,1")
+    monkeypatch.setenv("WANDB_MODE", "onlin")
+    assert "WANDB_MODE=onlin in the environment is none of online, offline" in refused(train, "logger=wandb")
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        own = str(taken.getsockname()[1])
+        for port, why in ((own, "Address already in use"), ("abc", "invalid literal"), ("99999", "0-65535")):
+            monkeypatch.setenv("MASTER_PORT", port)
+            said = refused(train, "trainer.devices=2")
+            assert f"MASTER_PORT={port} in the environment cannot be used" in said
+            assert why in said
+
+
+def test_a_port_that_is_taken_meanwhile_is_a_sentence(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: Any, **__: Any) -> None:
+        raise torch.distributed.DistNetworkError("The server socket has failed to listen on any local network address.")
+
+    monkeypatch.setattr(Trainer, "fit", taken)
+    with pytest.raises(ZooError, match=r"the processes that train together cannot reach each other .*: unset MASTER_ADDR and"):
+        train("run")
+    assert "cannot reach each other" in summary("run")["error"]
 
 
 @pytest.mark.parametrize(
