@@ -21,7 +21,8 @@ Levels = dict[str, str]  # factor -> the name of its choice
 
 @dataclass(frozen=True)
 class Arm:
-    name: str  # also that of its folder
+    name: str  # as it is written
+    folder: str  # below the study's
     words: list[str]  # all that its runs are told, but for the seed
     levels: Levels
     differs: list[str]  # from the baseline
@@ -51,11 +52,13 @@ def arms(study: Study) -> list[Arm]:
         source = "arms" if study.design == "arms" else "factors"
         raise ZooError(f"study {study.name} is empty: {study.design} over these {source} leaves {len(kept)} arms, and a"
                        " comparison needs two")
-    found = [Arm(safe(name), words, levels, _differs(words, kept[0][2])) for name, levels, words in kept]
-    folders = [arm.name.casefold() for arm in found]
-    twice = [arm.name for arm in found if folders.count(arm.name.casefold()) > 1]
-    if twice:
+    names = [name for name, _, _ in kept]
+    if odd := [name for name in names if re.search(r"[\x00-\x1f\x7f]", name)]:
+        raise ZooError(f"study {study.name}: the name {odd[0]!r} has a line break or another control character: leave it out")
+    if twice := [name for name in names if names.count(name) > 1]:
         raise ZooError(f"study {study.name} has two arms of the name {twice[0]!r}: name the choices")
+    found = [Arm(name, folder, words, levels, _differs(words, kept[0][2]))
+             for (name, levels, words), folder in zip(kept, folders(names), strict=True)]
     for arm in study.expected:
         if arm not in [arm.name for arm in found]:
             raise ZooError(f"study {study.name}: expected.{arm}: no such arm{did_you_mean(arm, [arm.name for arm in found])}")
@@ -182,7 +185,19 @@ def _differs(words: Sequence[str], base: Sequence[str]) -> list[str]:
     return [word for word in words if word not in base] + gone
 
 
+def folders(names: Sequence[str]) -> list[str]:
+    """A folder's name for each of these names, distinct also where a file system does not tell case."""
+    told = [safe(name) for name in names]
+    plain = [folder.casefold() for folder in told]
+    return [folder if folder and plain.count(folder.casefold()) == 1 else f"{folder[:72]}_{_digest(name)}"
+            for name, folder in zip(names, told, strict=True)]
+
+
 def safe(name: str) -> str:
     """A name that any file system takes, and Hydra between quotes."""
     safe = re.sub(r"[^\w.+=,-]+", "_", name, flags=re.ASCII).strip("_.")
-    return safe if len(safe) <= 80 else f"{safe[:72]}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    return safe if len(safe) <= 80 else f"{safe[:72]}_{_digest(name)}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:6]

@@ -19,6 +19,7 @@ from ablations.plan import Job, Plan, points
 from zoo import config as configuration
 from zoo import locks, registry, storage, train
 from zoo.registry import ZooError, did_you_mean, first_line
+from zoo.words import typed
 
 BUSY = "busy"  # another process has this job
 SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
@@ -165,8 +166,8 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
     from zoo.config import CONF
 
     current = plan
-    sweep = ["hydra/sweeper=zoo_study", f"hydra.sweep.dir='{plan.folder}'", "hydra.output_subdir=null", "hydra.job.name=train",
-             "hydra.hydra_logging.root.level=WARNING"]
+    sweep = ["hydra/sweeper=zoo_study", f"hydra.sweep.dir={typed(str(plan.folder))}", "hydra.output_subdir=null",
+             "hydra.job.name=train", "hydra.hydra_logging.root.level=WARNING"]
     argv = sys.argv
     with Watch(plan):
         try:

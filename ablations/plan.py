@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from ablations.study import Study, merged
 from zoo import storage
 from zoo.config import Config
 from zoo.registry import ZooError
+from zoo.words import typed
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
 JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
@@ -58,14 +58,14 @@ class Plan:
 
         `tuned` gives the options that were chosen for each arm.
         """
-        return [self._job(arm, config, seed, f"{arm.name}/seed_{seed}", (tuned or {}).get(arm.name, {}))
+        return [self._job(arm, config, seed, f"{arm.folder}/seed_{seed}", (tuned or {}).get(arm.name, {}))
                 for seed in self.study.seeds for arm, config in zip(self.arms, self.configs, strict=True)]
 
     def trials(self) -> list[Job]:
         """The runs that tune: the same points and seeds for each arm."""
         if self.study.tune is None:
             return []
-        return [self._job(arm, config, seed, f"{arm.name}/tune/{number}/seed_{seed}", point, number)
+        return [self._job(arm, config, seed, f"{arm.folder}/tune/{number}/seed_{seed}", point, number)
                 for arm, config in zip(self.arms, self.configs, strict=True)
                 for number, point in enumerate(points(self.study)) for seed in self.study.tune.seeds]
 
@@ -76,11 +76,11 @@ class Plan:
         for option, value in options.items():
             put(changed, option, value)
         words = merged([f"{option}={value}" for option, value in QUIET.items()], arm.words,
-                       [f"{option}={value}" for option, value in options.items()], ["resume=auto"])
+                       [f"{option}={typed(value)}" for option, value in options.items()], ["resume=auto"])
         if config["logger"]["name"] == "wandb":
             names = self._names(config["logger"], arm.name, folder, trial)
             changed["logger"] |= names
-            words += [f"logger.{key}={json.dumps(name, ensure_ascii=False)}" for key, name in names.items()]
+            words += [f"logger.{key}={typed(name)}" for key, name in names.items()]
         put(changed, "resume", "auto")
         return Job(arm.name, seed, folder, words, changed, trial)
 

@@ -179,12 +179,13 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _planned(folder: Path, plan: Mapping[str, Any]) -> Iterator[Run]:
     try:
-        arms, seeds = [str(arm["name"]) for arm in plan["arms"]], [int(seed) for seed in plan["study"]["seeds"]]
+        arms = {str(arm["name"]): str(arm.get("folder", arm["name"])) for arm in plan["arms"]}
+        seeds = [int(seed) for seed in plan["study"]["seeds"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ZooError(f"{folder / 'study.json'} is damaged: run the study's line again, which writes it anew") from error
-    for arm in arms:
+    for arm, below in arms.items():
         for seed in seeds:
-            place = folder / arm / f"seed_{seed}"
+            place = folder / below / f"seed_{seed}"
             yield Run(arm, seed, place, _summary(place))
 
 

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from ablations import report
 from zoo import config as configuration
-from zoo import train
+from zoo import train, words
 from zoo.registry import ZooError, plainly
 
 ASKS = ("plan_only=", "wandb_sweep=")  # of a line's words, what is about this one start
-KEYS = ("study", "plan_only", "wandb_sweep", "arm", "seed", "hydra.sweep.dir")
+KEYS = ("study", "plan_only", "wandb_sweep", "arm", "seed")
 HELP = """\
 Ask what a component is worth, and how sure that is:
 
@@ -57,15 +57,22 @@ def main() -> None:
         return
     if any(word.startswith("study=") for word in arguments.overrides):
         sys.exit(study(arguments))
-    if not train.only_asks(arguments):
-        given = [word.split("=", 1)[1].strip("'\"") for word in sys.argv if word.startswith("hydra.sweep.dir=")]
-        folder = given[-1] if given else f"runs/sweep_{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
-        sys.argv[1:1] = [] if arguments.multirun else ["-m"]
-        sys.argv += [] if given else [f"hydra.sweep.dir='{folder}'"]
-    try:
+    if train.only_asks(arguments):
         train.main()
+        return
+    folder = words.given("hydra.sweep.dir", arguments.overrides)
+    if folder is None:
+        folder = f"runs/sweep_{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
+        sys.argv.append(f"hydra.sweep.dir={folder}")
+    if (Path(folder) / "study.json").exists():
+        raise ZooError(f"{folder} holds a study, whose report a sweep would not be in: choose another hydra.sweep.dir")
+    sys.argv[1:1] = [] if arguments.multirun else ["-m"]
+    arguments = train.asked()
+    train.prepare(arguments)
+    try:
+        train.launch(arguments)
     finally:  # a failing job ends the process with its error, after the others have finished
-        if not train.only_asks(arguments) and folder and Path(folder).is_dir():
+        if Path(folder).is_dir():
             report.show(Path(folder))
 
 
@@ -76,15 +83,15 @@ def study(arguments: Namespace) -> int:
 
     if train.only_asks(arguments):
         raise ZooError("a study has many configurations: plan_only=true shows what differs in them")
-    told, hydra, words = _sorted(arguments.overrides)
-    name, folder = told.pop("study"), told.pop("hydra.sweep.dir", None)
+    told, hydra, common = _sorted(arguments.overrides)
+    name, folder = told.pop("study"), words.given("hydra.sweep.dir", arguments.overrides)
     sweep, arm, seed = told.pop("wandb_sweep", None), told.pop("arm", None), told.pop("seed", "")
     only = studies.value(told.pop("plan_only", "false"))
     if not isinstance(only, bool):
         raise ZooError(f"plan_only must be true or false, not {only!r}")
     place = Path(arguments.config_dir).resolve() if arguments.config_dir else None
     loaded = studies.load(name, {key: studies.value(value) for key, value in told.items()}, [place] if place else [])
-    loaded = replace(loaded, common=studies.merged(loaded.common, words))
+    loaded = replace(loaded, common=studies.merged(loaded.common, common))
     console, notes = Console(), list[str]()
     extra = [f"hydra.searchpath=[file://{place}]"] if place else []
     planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
@@ -128,20 +135,22 @@ def _help(places: list[Path]) -> str:
     return HELP.format(studies="\n".join(f"{study.name:<15} {study.question}" for study in found), keys=keys)
 
 
-def _sorted(words: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
+def _sorted(overrides: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
     """What a command line says of the study, what of Hydra (its launcher), and what of every run."""
     from ablations import study as studies
 
     told: dict[str, str] = {}
     hydra, common = [], []
-    for word in words:
+    for word in overrides:
         key, _, value = word.partition("=")
-        if key == "seed" and not any(other.startswith("arm=") for other in words):
+        if key == "seed" and not any(other.startswith("arm=") for other in overrides):
             raise ZooError(f"{word}: a study has several, as in seeds=5 or seeds=[0,1,2]")
-        if key in (*KEYS, *studies.names()):
+        if key == "arm":
+            told[key] = value  # as it is written
+        elif key in (*KEYS, *studies.names()):
             told[key] = value.strip("'\"")
         elif key.startswith("hydra"):
-            hydra.append(word)
+            hydra += [word] if key != "hydra.sweep.dir" else []
         else:
             common.append(word)
     return told, hydra, common

@@ -10,17 +10,17 @@ import hashlib
 import json
 import math
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from zoo.config import CONF, FREE
 from zoo.objectives import MEASURED
 from zoo.registry import ZooError, did_you_mean
+from zoo.words import split, typed
 
 DESIGNS = ("one_at_a_time", "leave_one_out", "ladder", "factorial", "fractional", "arms")
 BUDGETS = ("params", "active", "flops", "tokens", "seconds", "none")
@@ -90,15 +90,37 @@ def load(name: str, changes: Mapping[str, Any] | None = None, places: Iterable[P
         raise ZooError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ZooError(f"{path} must have keys, as in `design: factorial`")
-    return parse({"name": path.stem} | content | dict(changes or {}))
+    return parse(content | {"name": content.get("name") or path.stem} | dict(changes or {}))
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Hydra reads it, in which 1e-3 is a number."""
+    """YAML 1.2, which has the numbers and truth values of Hydra's command line; names and keys are text, as they are written.
+
+    YAML 1.1 reads `off` as false, 010 as 8, 1:30 as 90 and 2024-01-01 as a date.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(keys) < len(node.value):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a word", node.start_mark)
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
+        self.flatten_mapping(node)
+        return {key.value: value.value if key.value == "name" and isinstance(value, yaml.ScalarNode)
+                else self.construct_object(value, deep) for key, value in node.value}
 
 
-_FLOAT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+for tag, pattern, first in (
+    ("null", r"|~|null|Null|NULL", ["", "~", "n", "N"]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+|\.[0-9]+[eE][-+]?[0-9]+)|[-+]?\.(inf|Inf|INF)",
+     list("-+.0123456789")),
+    ("merge", "<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^({pattern})$"), first)
 
 
 def value(text: str) -> Any:
@@ -193,12 +215,9 @@ def merged(*lists: Sequence[str]) -> list[str]:
 
 def _words(told: Any, where: str) -> list[str]:
     if isinstance(told, str):
-        try:
-            words = shlex.split(told) if " " in told and "'" not in told and "{" not in told else [told] * bool(told)
-        except ValueError as error:
-            raise ZooError(f"study: {where}: cannot read {told!r}: {error}") from error
+        words = split(told) if told else []
     elif isinstance(told, dict):
-        words = [f"{key}={_typed(value)}" for key, value in told.items()]
+        words = [f"{key}={typed(value)}" for key, value in told.items()]
     elif isinstance(told, list):
         words = [word for item in told for word in _words(item, where)]
     else:
@@ -209,15 +228,6 @@ def _words(told: Any, where: str) -> list[str]:
         if word.startswith(("seed=", "hydra", "resume=")):
             raise ZooError(f"study: {where}: {word} is the study's own to say" + " (seeds: [...])" * word.startswith("seed"))
     return words
-
-
-def _typed(value: Any) -> str:
-    """A value as Hydra's grammar has it."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_typed, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{_typed(inner)}' for key, inner in value.items())}}}"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _mapping(read: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -254,6 +264,9 @@ def _tune(told: dict[str, Any]) -> Tune:
     grid = {key: values if isinstance(values, list) else [values] for key, values in _mapping(told, "grid").items()}
     if not grid or not all(grid.values()) or not all("." in key for key in grid):
         raise ZooError("study: tune.grid must name options and their values, as in `grid: {optim.lr: [1e-3, 3e-3]}`")
+    for key, values in grid.items():
+        if twice := [value for number, value in enumerate(values) if value in values[:number]]:
+            raise ZooError(f"study: tune.grid.{key} has {twice[0]!r} twice: leave one out")
     trials = told.get("trials")
     if trials is not None and (type(trials) is not int or trials < 1):
         raise ZooError(f"study: tune.trials must be a whole number from 1, not {trials!r}")

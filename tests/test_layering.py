@@ -27,7 +27,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.attention", "zoo.catalogue"},
     {"zoo.context", "zoo.functions", "zoo.config"},
     {"zoo.advice"},
-    {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks"},
+    {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks", "zoo.words"},
     {"zoo.hardware", "zoo.memory", "zoo.progress"},
     {"zoo.registry"},
     {"zoo.streams", "zoo.contracts"},

@@ -15,7 +15,6 @@ from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -23,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from zoo import advice, fitting, registry, scan, settings
 from zoo.registry import ZooError, did_you_mean, first_line
+from zoo.words import parse
 
 _HERE = Path(__file__).resolve().parent
 CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
@@ -222,17 +222,7 @@ def changed(config: Config, before: Config) -> list[str]:
 
 
 def _parsed(words: Sequence[str]) -> list[Override]:
-    return [_parse(word) for word in words]
-
-
-@functools.lru_cache(1024)  # a long word takes seconds
-def _parse(word: str) -> Override:
-    try:
-        return OverridesParser.create().parse_override(word)
-    except HydraException as error:
-        key, equals, value = word.partition("=")
-        hint = f"quote the value, as in {key}='\"{value}\"'" if equals else "write group=choice or group.option=value"
-        raise ZooError(f"cannot read {word!r}: {hint}") from error
+    return [parse(word) for word in words]
 
 
 def spelled(words: Sequence[str]) -> list[str]:
@@ -272,7 +262,7 @@ def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config
         if head == "study":
             raise ZooError(f"{word.input_line} is many runs: python -m ablations.run {word.input_line}")
         if head not in keys and head.split("/")[0] not in keys:
-            others = [other for other in words if not _parse(other).key_or_group.startswith(head)]
+            others = [other for other in words if not parse(other).key_or_group.startswith(head)]
             raise ZooError(f"unknown word {head!r} in {word.input_line!r}{advice.instead(head, keys, compose, others)}")
         if word.is_delete() and "." in key:
             raise ZooError(f"{word.input_line}: an option cannot be taken away, only changed: write {key}=...")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from zoo import config as configuration
-from zoo import hardware, storage
+from zoo import hardware, storage, words
 from zoo.config import CONF, Config
 from zoo.progress import doing
 from zoo.registry import ZooError, command, did_you_mean, first_line, plainly
@@ -58,18 +59,25 @@ hydra.run.dir=FOLDER            where the run goes, instead of runs/ and the tim
 def main() -> None:
     """Check every run that the command line asks for, then let Hydra launch them."""
     arguments = asked()
+    if not answered(arguments):
+        prepare(arguments)
+        launch(arguments)
+
+
+def answered(arguments: Namespace) -> bool:
+    """Answer a command line that asks for this program's own help or for a configuration; say whether it was one."""
     configuration.discover()
     if arguments.help:
         print(_help(arguments.overrides))
-        return
-    if arguments.cfg == "job" and not arguments.multirun and not arguments.package:
+    elif arguments.cfg == "job" and not arguments.multirun and not arguments.package:
         print(OmegaConf.to_yaml(configuration.compose(arguments.overrides)), end="")
-        return
-    if not only_asks(arguments):
-        for word in () if arguments.multirun else arguments.overrides:
-            if word.startswith("hydra/launcher="):
-                raise ZooError(f"{word} launches the jobs of a sweep: give -m beside it")
-        _prepare(arguments)
+    else:
+        return False
+    return True
+
+
+def launch(arguments: Namespace) -> None:
+    """Hand the command line to Hydra, which runs its jobs, or shows what it is asked about."""
     sys.argv[1:] = [*configuration.spelled(arguments.overrides), *sys.argv[1 + len(arguments.overrides):]]
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     if sys.modules["__main__"].__spec__ is None and Path(sys.argv[0]).is_file():
@@ -115,6 +123,8 @@ def job(composed: DictConfig) -> None:
     folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed, hydra_config.overrides.task)
     overrides = list(hydra_config.overrides.task)
     processes = config["trainer"]["devices"] * config["trainer"]["nodes"]
+    if hydra_config.mode == RunMode.MULTIRUN and storage.is_first_process() and not _requeued():
+        _check_folder(config, folder, "hydra.sweep.dir")
     if hydra_config.mode == RunMode.MULTIRUN and processes > 1 and not storage.started_together():
         _in_own_process(overrides, folder)
         return
@@ -139,14 +149,20 @@ def job(composed: DictConfig) -> None:
     _show(summary, folder)
 
 
-def _prepare(arguments: Namespace) -> None:
+def prepare(arguments: Namespace) -> None:
     """Refuse what cannot run, before the first job; send a resumed run to its folder."""
+    if only_asks(arguments):
+        return
+    for word in () if arguments.multirun else arguments.overrides:
+        if word.startswith("hydra/launcher="):
+            raise ZooError(f"{word} launches the jobs of a sweep: give -m beside it")
     jobs = list(configuration.jobs(arguments))  # a wrong word is found in all of them before torch is imported
+    _refuse_repeated(jobs)
     here = not any(word.startswith("hydra/launcher=") for word in arguments.overrides)  # another machine may have a GPU
     for _, config in jobs if here else ():
         refuse_impossible(config)
     checked: set[str] = set()
-    for words, config in jobs:
+    for told, config in jobs:
         model = repr({**config, "seed": None})
         if model not in checked:
             checked.add(model)
@@ -156,20 +172,34 @@ def _prepare(arguments: Namespace) -> None:
                     if here:
                         refuse_impossible(config)  # again, as torch may know better
             except ZooError as error:
-                raise ZooError(f"{' '.join(words)}: {error}" if arguments.multirun else str(error)) from error
-    given = [word.split("=", 1)[1].strip("'\"") for word in arguments.overrides if word.startswith("hydra.run.dir=")]
+                raise ZooError(f"{' '.join(told)}: {error}" if arguments.multirun else str(error)) from error
+    given = words.given("hydra.run.dir", arguments.overrides)
     if jobs and not arguments.multirun and not given and storage.started_together():
         raise ZooError("processes that srun or torchrun has started cannot agree on a folder: give hydra.run.dir=FOLDER")
-    if arguments.multirun or not jobs or not storage.is_first_process():
+    if not jobs or not storage.is_first_process():
+        return
+    if arguments.multirun:
+        _check_sweep([config for _, config in jobs], arguments.overrides)
         return
     first = jobs[0][1]
     if given:
-        _check_folder(first, Path(given[-1]))
+        _check_folder(first, Path(given))
     elif first["resume"] == "auto":
         found = _unfinished(first, Path("runs"))
         if found:
             print(f"going on with {found}")
-            sys.argv.append(f"hydra.run.dir='{found}'")
+            sys.argv.append(f"hydra.run.dir={words.typed(str(found))}")
+
+
+def _refuse_repeated(jobs: Sequence[tuple[list[str], Config]]) -> None:
+    """A run counts once: a sweep that names one twice would train it twice, and no report could take it."""
+    known: dict[str, str] = {}
+    for told, config in jobs:
+        run, key = " ".join(told), repr(config)
+        if key in known:
+            both = f"{run} is asked for twice" if run == known[key] else f"{known[key]} and {run} are the same run"
+            raise ZooError(f"{both}: leave one out")
+        known[key] = run
 
 
 def refuse_impossible(config: Config) -> None:
@@ -209,16 +239,30 @@ def refuse_meaningless(config: Config) -> None:
                            f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")
 
 
-def _check_folder(config: Config, folder: Path) -> None:
+def _check_folder(config: Config, folder: Path, option: str = "hydra.run.dir") -> None:
     """A folder that holds a run is only gone on with when asked to, and only by the same configuration."""
     if not (folder / "config.yaml").exists():
         return
     if config["resume"] != "auto":
-        raise ZooError(f"{folder} already holds a run: go on with it by resume=auto, or choose another hydra.run.dir")
+        raise ZooError(f"{folder} already holds a run: go on with it by resume=auto, or choose another {option}")
     different = changed(config, folder)
     if different:
         raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(different)}): choose another"
-                       f" hydra.run.dir, or go on with what you change by naming it: changing=[{','.join(different)}]")
+                       f" {option}, or go on with what you change by naming it: changing=[{','.join(different)}]")
+
+
+def _check_sweep(configs: Sequence[Config], overrides: Sequence[str]) -> None:
+    """The same for each job of a sweep, before the first; where jobs are named otherwise, each is looked at as it begins."""
+    folder = words.given("hydra.sweep.dir", overrides)
+    if folder is None or words.given("hydra.sweep.subdir", overrides) is not None:
+        return
+    for number, config in enumerate(configs):
+        _check_folder(config, Path(folder) / str(number), "hydra.sweep.dir")
+
+
+def _requeued() -> bool:
+    """Whether Slurm has started this job before, which goes on without being told to."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", 0)) > 0
 
 
 def changed(config: Config, folder: Path) -> list[str]:
@@ -252,7 +296,7 @@ def _already_finished(config: Config, folder: Path) -> bool:
 def _in_own_process(overrides: list[str], folder: Path) -> None:
     """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
     start = [os.environ["ZOO_SCRIPT"]] if "ZOO_SCRIPT" in os.environ else ["-m", "zoo.train"]
-    process = subprocess.Popen([sys.executable, *start, *overrides, f"hydra.run.dir='{folder.resolve()}'"])
+    process = subprocess.Popen([sys.executable, *start, *overrides, f"hydra.run.dir={words.typed(str(folder.resolve()))}"])
     before = {}
     with contextlib.suppress(ValueError):  # only a main thread may handle signals
         for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -269,9 +313,9 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
         raise ZooError(f"the job failed: see {folder / 'summary.json'}")
 
 
-def _help(words: list[str]) -> str:
+def _help(overrides: list[str]) -> str:
     choices = "\n".join(f"{group}: {', '.join(names)}" for group, names in configuration.menu().items() if names)
-    return HELP.format(menu=choices, config=OmegaConf.to_yaml(configuration.compose(words)))
+    return HELP.format(menu=choices, config=OmegaConf.to_yaml(configuration.compose(overrides)))
 
 
 def only_asks(arguments: Namespace) -> bool:

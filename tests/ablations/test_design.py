@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ablations import design
 from ablations import study as studies
+from zoo import words
 from zoo.config import CONF
 from zoo.registry import ZooError
 
@@ -49,7 +52,7 @@ def test_a_ladder_adds_and_leave_one_out_takes_away() -> None:
     assert [len(arm.differs) for arm in ladder] == [0, 1, 2, 3]
     assert ladder[-1].words == without[0].words
     assert [arm.differs for arm in without[1:]] == [["norm=layer"], ["ffn=relu"], ["pos=learned"]]
-    assert without[1].name == "without_norm"
+    assert (without[1].name, without[1].folder) == ("without norm", "without_norm")
 
 
 def test_later_words_take_the_place_of_earlier_ones() -> None:
@@ -63,6 +66,40 @@ def test_a_choice_may_have_a_name_and_values_of_any_kind() -> None:
         "both": ["ffn=moe", "ffn.expert={name:swiglu,hidden:8}", "arch.first=[]", "trainer.clip=null"]}
     assert studies.choices(["", "schedule.warmup=5 norm=rms"], "") == {
         "default": [], "schedule.warmup=5,norm=rms": ["schedule.warmup=5", "norm=rms"]}
+
+
+def read(text: str, place: Path) -> studies.Study:
+    (place / "own.yaml").write_text(text, encoding="utf-8")
+    return studies.load(str(place / "own.yaml"))
+
+
+NAMES = ["off", "on", "yes", "no", "null", "1e-3", "010", "1:30", "2024-01-01", "größe", "größé", "A b", "a_b", "it's (1)",
+         "é", "ü", "..", "~", "a/b", "x" * 200, "x" * 201]
+
+
+def test_names_stay_as_they_are_written_and_their_folders_are_distinct(tmp_path: Path) -> None:
+    lines = [f'  {name}: arch.dim={2 * number + 2}' for number, name in enumerate(NAMES)]
+    found = design.arms(read("\n".join(["design: arms", "arms:", *lines, "expected: {on: worse}"]), tmp_path))
+    assert [arm.name for arm in found] == NAMES
+    folders = [arm.folder for arm in found]
+    assert len({folder.casefold() for folder in folders}) == len(NAMES)
+    assert all(re.fullmatch(r"[\w.+=,-]{1,80}", folder, re.ASCII) and folder.strip(".") for folder in folders)
+    assert folders[0] == "off", "a plain name is its folder's"
+    chosen = read("factors: {norm: [{name: off, norm: layer}, {name: on, norm: rms}]}\nexpected: {norm=on: worse}", tmp_path)
+    assert list(chosen.factors["norm"]) == ["off", "on"]
+
+
+def test_values_of_a_study_mean_what_they_mean_on_a_command_line(tmp_path: Path) -> None:
+    told = ("common: {data.path: '/x/a,b.txt', a.a: off, a.b: 010, a.c: 1:30, a.d: 2024-01-01, a.e: 1e-3, a.f: 1_000,"
+            " a.g: True, a.h: ~, a.i: \"it's (1)\", a.j: '', a.k: -.5}\nfactors: {norm: [norm=layer, norm=rms]}")
+    values = [words.parse(word).value() for word in read(told, tmp_path).common]
+    assert values == ["/x/a,b.txt", "off", "010", "1:30", "2024-01-01", 0.001, 1000, True, None, "it's (1)", "", -0.5]
+
+
+@pytest.mark.parametrize("told", ["arms: {a: norm=rms, a: norm=layer}", "seeds: 1\nseeds: 2", "arms: {[a]: norm=rms}"])
+def test_a_key_that_is_there_twice_or_is_no_word_is_refused(told: str, tmp_path: Path) -> None:
+    with pytest.raises(ZooError, match=r"is there twice|must be a word"):
+        read(told, tmp_path)
 
 
 @pytest.mark.parametrize("factors", range(1, 13))
@@ -122,7 +159,10 @@ HASH = "dcfab96b6da866cb"  # pinned: a study that ran last year is still known
     ({"constraints": [["norm=layer"]]}, "the constraints rule out the baseline"),
     ({"design": "fractional"}, "needs factors of two choices each"),
     ({"design": "fractional", "factors": TWO, "constraints": [["norm=rms"]]}, "constraints take runs out of a fraction"),
-    ({"design": "arms", "arms": {"a b": "norm=rms", "A_b": "norm=layer"}}, "two arms of the name"),
+    ({"factors": {"a": ["norm=layer", {"name": "n=1", "norm": "rms"}], "b": ["ffn=relu", {"name": "n=1", "ffn": "gelu"}]}},
+     "two arms of the name 'n=1'"),
+    ({"design": "arms", "arms": {"a\nb": "norm=rms", "c": "norm=layer"}}, "'a\\nb' has a line break"),
+    ({"tune": {"grid": {"optim.lr": [1e-3, 0.001]}}}, "tune.grid.optim.lr has 0.001 twice"),
 ])
 def test_a_study_that_cannot_be_is_refused_in_a_sentence(told: dict[str, Any], said: str) -> None:
     with pytest.raises(ZooError) as refused:

@@ -174,7 +174,7 @@ def test_agents_run_precisely_the_studys_runs(study: Study, ablate: Ablate, monk
         assert line[:4] == ["env", "python", "-m", "ablations.run"]
         assert ablate(*line[4:]) == 0
     whole = planned(word, "logger=wandb", "optim.lr=0.002")
-    assert "attn=one,_shared" in {job.arm for job in taken}
+    assert ("attn=one, shared", "attn=one,_shared/seed_0") in {(job.arm, job.folder) for job in taken}
     assert sorted(taken, key=lambda job: job.folder) == sorted(whole.jobs(), key=lambda job: job.folder)
     told = json.loads((whole.folder / "study.json").read_text(encoding="utf-8"))
     assert (told["hash"], len(told["looks"])) == (whole.study.hash, 1), "the study is that of its own line"

@@ -87,6 +87,10 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("hydra.run.dir=${x}", "hydra.run.dir: Interpolation key 'x' not found"),
         ("-m hydra.sweep.dir=/proc/nope", "/proc/nope (No such file or directory): choose another"),
         ("-m hydra.sweep.dir=${x}", "hydra.sweep.dir: Interpolation key 'x' not found"),
+        ("-m norm=layer,rms,layer", "norm=layer is asked for twice: leave one out"),
+        ("-m norm=layer seed=0,0", "seed=0 is asked for twice: leave one out"),
+        ("-m norm.eps=1e-5,0.00001", "norm.eps=1e-05 is asked for twice: leave one out"),
+        ("-m ffn.bias=false,0", "ffn.bias=0 are the same run: leave one out"),
         ("--config-dir /nope", "--config-dir /nope: there is no such folder"),
         ("--config-name foo", "--config-name foo: there is one configuration"),
         ("norm=rms --fcg job", "unknown flag --fcg: did you mean '--cfg'?"),
@@ -246,6 +250,20 @@ def test_multirun_makes_a_run_a_combination(command: Command) -> None:
     alone = command("norm=rms", "pos=learned", "hydra.run.dir=alone")
     assert alone.returncode == 0, alone.stderr
     assert equal(weights("alone"), weights("sweep/2"))
+
+
+def test_a_sweep_goes_on_with_runs_only_when_asked_to(words: list[str], refused: Refused) -> None:
+    for number, norm in enumerate(("layer", "rms")):
+        Path(f"sweep/{number}").mkdir(parents=True)
+        told = OmegaConf.to_yaml(config.compose([*words, f"norm={norm}", "resume=auto"]))
+        Path(f"sweep/{number}/config.yaml").write_text(told, encoding="utf-8")
+    jobs = ["-m", "norm=layer,rms", "trainer.sample=false"]
+    elsewhere = ["hydra.sweep.dir='.'", "hydra.sweep.subdir='sweep/${hydra.job.num}'"]
+    for place in (["hydra.sweep.dir=sweep"], elsewhere):  # seen before the first job, or as it begins
+        assert "already holds a run: go on with it by resume=auto, or choose another hydra.sweep.dir" in refused(
+            train, *jobs, *place)
+        assert "different: norm" in refused(train, "-m", "norm=rms,layer", "resume=auto", *place)
+    assert not list(Path("sweep").glob("*/summary.json"))
 
 
 def test_multirun_refuses_a_meaningless_job_before_the_first(command: Command) -> None:
