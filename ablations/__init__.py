@@ -3,6 +3,6 @@
 import importlib.util
 import sys
 
-for _needed in ("scipy", "statsmodels", "matplotlib"):
+for _needed in ("scipy", "matplotlib"):
     if importlib.util.find_spec(_needed) is None:
         sys.exit(f"error: the harness needs {_needed}: pip install -e '.[report]'")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ablations import stats
+from ablations import effects, stats
+from ablations.effects import Factorial
 from ablations.results import Results
 from ablations.stats import Comparison, Effect
 from zoo.registry import ZooError
@@ -43,8 +44,7 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     if effect.low is not None and effect.high is not None:
         measured += f", 95 % interval {signed(effect.low)} to {signed(effect.high)}"
     seeds = f"{effect.n} seed{'s' * (effect.n > 1)}"
-    p = p_value(effect.p_holm)
-    tested = f"; p {p if p.startswith('<') else f'= {p}'} after Holm's correction" if effect.p_holm is not None else ""
+    tested = f"; p {_equals(effect.p_holm)} after Holm's correction" if effect.p_holm is not None else ""
     if effect.verdict in ("better", "worse"):
         return f"{arm} is {effect.verdict} than {base}: {measured}{tested}, {seeds}.{lost}"
     if effect.verdict == "equivalent":
@@ -61,6 +61,57 @@ def _percent(effect: Effect, metric: str) -> str:
     """Where a share of the baseline says something: not of an accuracy, which is one already, nor of next to nothing."""
     said = effect.percent is not None and abs(effect.percent) < 1000 and "accuracy" not in metric
     return f" ({effect.percent:+.1f} %)".replace("-", "−") if said else ""
+
+
+def crossed(results: Results) -> bool:
+    """Whether factors were varied together, so that there are effects of each and interactions."""
+    return results.study.get("design") in ("factorial", "fractional") and all(levels(results).values())
+
+
+def levels(results: Results) -> dict[str, dict[str, str]]:
+    """Of each arm, the level of each factor as short as it can be said; factors that vary together are one."""
+    known = results.levels
+    pairs = results.study.get("pairs") or []
+    short: dict[str, dict[str, str]] = {}
+    for factor in {factor: None for levels in known.values() for factor in levels}:
+        names = list(dict.fromkeys(levels[factor] for levels in known.values() if factor in levels))
+        values = [name.rpartition("=")[2] if name.count("=") == 1 else name for name in names]
+        short[factor] = dict(zip(names, values if len(set(values)) == len(names) else names, strict=True))
+    found: dict[str, dict[str, str]] = {}
+    for arm in results.arms:
+        axes: dict[str, list[str]] = {}
+        for factor, level in known.get(arm, {}).items():
+            group = next((" & ".join(pair) for pair in pairs if factor in pair), factor)
+            axes.setdefault(group, []).append(short[factor][level])
+        found[arm] = {axis: " & ".join(chosen) for axis, chosen in axes.items()}
+    return found
+
+
+def factorial(results: Results, compared: Comparison) -> Factorial:
+    """The effects of a design's factors. Raises ZooError where its arms, or those that ended, cannot tell them."""
+    return effects.factorial(results.outcomes(), levels(results), cap=compared.cap, lower_is_better=compared.lower_is_better)
+
+
+def warnings(results: Results, compared: Comparison | None) -> list[str]:
+    """Why a number is not to be read by itself; so it stands also below a table that is taken from the report."""
+    if compared is None or not crossed(results):
+        return []
+    try:
+        return dependent(factorial(results, compared), compared)
+    except ZooError:  # the section says why
+        return []
+
+
+def dependent(found: Factorial, compared: Comparison) -> list[str]:
+    """Of each interaction that is there, which main effects are not to be read by themselves, and what to read instead."""
+    told = []
+    for one in found.interacting(compared.alpha):
+        names = " and ".join(f"{factor}={level}" for factor, level in dict.fromkeys(found.parts[one.name]))
+        within = ", ".join(f"{effect.name} {signed(effect.value)}" for effect in found.within(one.name))
+        told.append(f"The main effects of {names} are not to be read by themselves, as they interact ({one.name}"
+                    f" {signed(one.value)}, p {_equals(one.p_holm)}): each is an average over effects that differ"
+                    + (f" ({within})." if within else "."))
+    return told
 
 
 def remarks(results: Results, compared: Comparison | None) -> list[str]:
@@ -85,6 +136,7 @@ def remarks(results: Results, compared: Comparison | None) -> list[str]:
         told.append(f"This is look {compared.look} at this folder: tested at α = {compared.alpha:g} instead of .05.")
     if compared.rho is not None:
         told.append(f"Correlation of the arms over seeds (measured): ρ = {compared.rho:.2f}.")
+    told += warnings(results, compared)
     told += compared.notes
     noted: dict[str, list[str]] = {}
     for effect in compared.effects:
@@ -112,6 +164,12 @@ def judged(results: Results) -> tuple[Comparison | None, list[str]]:
 
 def signed(number: float) -> str:
     return f"{number:+.4f}".replace("-", "−")
+
+
+def _equals(p: float | None) -> str:
+    """A p in a sentence, after the letter."""
+    shown = p_value(p)
+    return shown if shown.startswith("<") else f"= {shown}"
 
 
 def p_value(p: float | None) -> str:

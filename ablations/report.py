@@ -179,12 +179,14 @@ def _text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
 
 
 def _latex(results: Results, compared: Comparison | None) -> str:
-    """A tabular of the arms for a paper, in booktabs' rules."""
+    """A tabular of the arms for a paper, in booktabs' rules, with what must be said beside it below the last one."""
     keep = [0, 1, 2, 3, 4, 6, 9]
     rows = [[row[column] for column in keep] for row in [list(SHOWN), *_shown(results, compared)]]
     body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
+    notes = conclusions.warnings(results, compared)
+    below = [rf"\multicolumn{{{len(keep)}}}{{p{{\linewidth}}}}{{\footnotesize {_tex(note)}}} \\" for note in notes]
     return "\n".join([r"\begin{tabular}{l" + "r" * (len(keep) - 2) + "l}", r"\toprule", body[0], r"\midrule", *body[1:],
-                      r"\bottomrule", r"\end{tabular}"]) + "\n"
+                      r"\bottomrule", *below, r"\end{tabular}"]) + "\n"
 
 
 def _tex(cell: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ablations import design, effects, figures, stats
+from ablations import conclusions, design, effects, figures, stats
 from ablations.conclusions import p_value, signed, unit
-from ablations.effects import Estimate
+from ablations.effects import Estimate, Factorial
 from ablations.page import Picture, Section, Table
 from ablations.results import Results
 from ablations.stats import Comparison, Effect
@@ -51,30 +51,37 @@ def training(results: Results) -> Section | None:
 
 def factorial(results: Results, compared: Comparison) -> Section | None:
     """Main effects and interactions; of two choices each, also what each factor is worth over all orders of adding it."""
-    kind = results.study.get("design")
-    levels = _levels(results)
-    if kind not in ("factorial", "fractional") or not all(levels.values()):
+    if not conclusions.crossed(results):
         return None
+    kind, levels = results.study["design"], conclusions.levels(results)
     told: list[str | Table | Picture] = [
         "A main effect is that of a choice against its factor's first one, averaged over the other factors; an interaction is"
-        " how much one effect changes with the other factor. By least squares, with the seeds as blocks; p after Holm's"
-        " correction over this table."]
+        " how much one effect changes with the other factor. Each seed gives one of each, by least squares over its arms, and"
+        " the interval is a t interval over the seeds; p after Holm's correction over this table."]
     try:
-        found = effects.factorial(results.outcomes(), levels, cap=compared.cap, lower_is_better=compared.lower_is_better)
+        found = conclusions.factorial(results, compared)
     except ZooError as error:
         return Section("Main effects and interactions", [f"Not estimated: {error}."])
-    if min(compared.runs.values()) < stats.FEWEST:
+    if len(found.seeds) < stats.FEWEST:
         told.append(f"Exploratory: fewer than {stats.FEWEST} seeds an arm.")
+    if len(found.seeds) < max(compared.runs.values()):
+        told.append(f"Of the seeds that ended in every arm: {', '.join(map(str, found.seeds))}.")
     if kind == "fractional" and (words := design.resolution(len(next(iter(levels.values()))))):
-        mixed = [one.name for one in found if " = " in one.name]
+        mixed = [one.name for one in found.effects if " = " in one.name]
         told.append(f"A fraction of resolution {ROMAN.get(words, words)}: each main effect is one with interactions of"
                     f" {words - 1} factors and more, which are taken to be nothing."
                     + (" Of the interactions of two, those that it cannot tell apart stand as one, with = between them."
                        if mixed else " Interactions of two are one with interactions of three and more."))
     values = stats.tabulate(results.outcomes(), compared.cap, compared.lower_is_better).values
-    told += [_estimates("effect", found),
-             Picture(figures.estimates(found, compared.margin, f"effect in {unit(results.metric)}")),
+    told += [*conclusions.dependent(found, compared), _main(found, compared.alpha),
+             Picture(figures.estimates(found.effects, compared.margin, f"effect in {unit(results.metric)}")),
              Picture(figures.interactions(_pairs(values, levels), results.metric))]
+    if found.simple:
+        told += ["A simple effect is that of a choice against its factor's first one within one choice of another factor,"
+                 " averaged over the rest: what to read where the two interact. Intervals are of each by itself; p after Holm's"
+                 " correction over this table.", _estimates("simple effect", found.simple)]
+    if found.constant:
+        told.append(f"The same in every seed, so that there is no interval to give: {', '.join(found.constant)}.")
     try:
         worth = effects.shapley(_sets(values, levels, results.baseline))
     except ZooError:
@@ -86,23 +93,17 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
     return Section("Main effects and interactions", told)
 
 
-def _levels(results: Results) -> dict[str, dict[str, str]]:
-    """Of each arm, the level of each factor as short as it can be said; factors that vary together are one."""
-    known = results.levels
-    pairs = results.study.get("pairs") or []
-    short: dict[str, dict[str, str]] = {}
-    for factor in {factor: None for levels in known.values() for factor in levels}:
-        names = list(dict.fromkeys(levels[factor] for levels in known.values() if factor in levels))
-        values = [name.rpartition("=")[2] if name.count("=") == 1 else name for name in names]
-        short[factor] = dict(zip(names, values if len(set(values)) == len(names) else names, strict=True))
-    found: dict[str, dict[str, str]] = {}
-    for arm in results.arms:
-        axes: dict[str, list[str]] = {}
-        for factor, level in known.get(arm, {}).items():
-            group = next((" & ".join(pair) for pair in pairs if factor in pair), factor)
-            axes.setdefault(group, []).append(short[factor][level])
-        found[arm] = {axis: " & ".join(chosen) for axis, chosen in axes.items()}
-    return found
+def _main(found: Factorial, alpha: float) -> Table:
+    """Main effects and interactions; beside a main effect, what it depends on."""
+    table, partners = _estimates("effect", found.effects), dict[str, dict[str, None]]()
+    for one in found.interacting(alpha):
+        names = [f"{factor}={level}" for factor, level in found.parts[one.name]]
+        for name in names:
+            partners.setdefault(name, {}).update(dict.fromkeys(other for other in names if other != name))
+    if not partners:
+        return table
+    rows = [[*row, ", ".join(partners.get(row[0], ())) or "–"] for row in table.rows]
+    return Table((*table.columns, "not by itself: depends on"), rows)
 
 
 def _pairs(values: Values, levels: Levels) -> list[Any]:

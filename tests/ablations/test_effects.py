@@ -33,7 +33,7 @@ def design(signs: Any, seeds: int = 5, noise: float = 0.1, **weights: float) -> 
 
 def test_a_factorial_has_main_effects_and_interactions() -> None:
     runs, levels = design(list(itertools.product([-1, 1], repeat=3)), a=1.0, b=-0.5, ab=0.8)
-    found = {one.name: one for one in effects.factorial(runs, levels)}
+    found = {one.name: one for one in effects.factorial(runs, levels).effects}
     truth = {"a=on": 1, "b=on": -0.5, "c=on": 0, "a=on:b=on": 0.8, "a=on:c=on": 0, "b=on:c=on": 0}
     assert found.keys() == truth.keys()
     for name, value in truth.items():
@@ -46,7 +46,7 @@ def test_a_main_effect_is_the_mean_of_one_level_less_that_of_the_other() -> None
     levels = {f"{one}{two}": {"norm": one, "ffn": two} for one in "xyz" for two in "pq"}
     values = {arm: np.random.default_rng(number).standard_normal(4) for number, arm in enumerate(levels)}
     runs = [Outcome(arm, seed, value + 100 * seed) for arm, row in values.items() for seed, value in enumerate(row)]
-    found = {one.name: one for one in effects.factorial(runs, levels)}
+    found = {one.name: one for one in effects.factorial(runs, levels).effects}
     mean = {arm: row.mean() for arm, row in values.items()}
     expected = (mean["yp"] + mean["yq"] - mean["xp"] - mean["xq"]) / 2
     assert found["norm=y"].value == pytest.approx(expected)
@@ -54,10 +54,99 @@ def test_a_main_effect_is_the_mean_of_one_level_less_that_of_the_other() -> None
     assert found["norm=y"].high < 5
 
 
+def test_effects_are_those_of_least_squares_with_the_seeds_as_blocks() -> None:
+    """The estimates of statsmodels' least squares over all runs; the intervals of scipy's t over what it finds in each seed."""
+    runs, levels = design(list(itertools.product([-1, 1], repeat=3)), a=1.0, ab=0.8)
+    names = {"a=on": ["a"], "b=on": ["b"], "c=on": ["c"], "a=on:b=on": ["a", "b"], "a=on:c=on": ["a", "c"],
+             "b=on:c=on": ["b", "c"]}
+    signs = np.array([[math.prod((levels[run.arm][factor] == "on") - 0.5 for factor in factors) for factors in names.values()]
+                      for run in runs])
+    seeds, values = np.array([run.seed for run in runs]), np.array([run.value for run in runs])
+    whole = OLS(values, np.column_stack([signs, *(seeds == seed for seed in range(5))])).fit()
+    each = np.array([OLS(values[seeds == seed], np.column_stack([signs[seeds == seed], np.ones(8)])).fit().params
+                     for seed in range(5)])
+    for row, one in enumerate(effects.factorial(runs, levels).effects):
+        assert one.name == list(names)[row]
+        assert one.value == pytest.approx(whole.params[row])
+        test = stats.ttest_1samp(each[:, row], 0.0)
+        assert (one.low, one.high, one.p) == pytest.approx((*test.confidence_interval(), test.pvalue))
+
+
+def test_simple_effects_are_within_each_level_of_each_other_factor() -> None:
+    """By hand, of three levels and two, in a third factor's mean; and by statsmodels, of the model without an average."""
+    levels = {f"{one}{two}{three}": {"norm": one, "ffn": two, "init": three} for one in "xyz" for two in "pq" for three in "mn"}
+    values = {arm: np.random.default_rng(number).standard_normal(5) for number, arm in enumerate(levels)}
+    runs = [Outcome(arm, seed, value + 100 * seed) for arm, row in values.items() for seed, value in enumerate(row)]
+    found = {one.name: one for one in effects.factorial(runs, levels).simple}
+    assert len(found) == 2 * 2 * 2 + 3 + 2 + 3 + 2
+    for one, two in itertools.product("yz", "pq"):
+        steps = [values[one + two + three] - values["x" + two + three] for three in "mn"]
+        test = stats.ttest_1samp(np.mean(steps, axis=0), 0.0)
+        effect = found[f"norm={one} at ffn={two}"]
+        assert (effect.value, effect.p) == pytest.approx((np.mean(steps), test.pvalue))
+        assert (effect.low, effect.high) == pytest.approx(tuple(test.confidence_interval()))
+    within = [run for run in runs if levels[run.arm]["norm"] == "z"]
+    at = np.array([[levels[run.arm]["ffn"] == "q", 1, levels[run.arm]["init"] == "n"] for run in within], float)
+    fit = OLS([run.value for run in within], at).fit()
+    assert found["ffn=q at norm=z"].value == pytest.approx(fit.params[0])
+
+
+def test_an_interaction_is_of_the_main_effects_that_are_not_to_be_read_alone() -> None:
+    found = effects.factorial(*design(list(itertools.product([-1, 1], repeat=3)), c=0.5, ab=0.8))
+    assert [(one.name, found.parts[one.name]) for one in found.interacting()] == [
+        ("a=on:b=on", (("a", "on"), ("b", "on")))]
+    off, on = found.within("a=on:b=on")
+    assert (off.name, on.name) == ("a=on at b=off", "a=on at b=on")
+    assert off.high < 0 < on.low, "of which the main effect, of about 0, says nothing"
+    assert abs(found.effects[0].value) < 0.1
+    assert effects.factorial(*design(list(itertools.product([-1, 1], repeat=3)), a=1.0, b=1.0)).interacting() == ()
+
+
+def test_a_noisy_combination_makes_no_effects_of_noise() -> None:
+    """One cell of two by two with four times the sd; pooled over the cells, the error has degrees that it does not have."""
+    repeats, seeds = 6000, 5
+    cells = np.random.default_rng(0).standard_normal((repeats, seeds, 4)) * [1, 1, 1, 4]
+    contrast = np.array([1, -1, -1, 1]) / 2
+    p = stats.ttest_1samp(cells @ contrast, 0.0, axis=1).pvalue
+    limit = 0.05 + 3 * math.sqrt(0.05 * 0.95 / repeats)
+    assert np.mean(p <= 0.05) < limit
+    left = cells - cells.mean(1, keepdims=True) - cells.mean(2, keepdims=True) + cells.mean((1, 2), keepdims=True)
+    df = (seeds - 1) * 3
+    pooled = np.sqrt((left**2).sum((1, 2)) / df / seeds)
+    assert np.mean(2 * stats.t.sf(abs((cells @ contrast).mean(1)) / pooled, df) <= 0.05) > limit
+    levels = {f"{one}{two}": {"a": one, "b": two} for one in "xy" for two in "pq"}
+    for study, expected in zip(cells[:3], p[:3], strict=True):
+        runs = [Outcome(arm, seed, study[seed, at]) for at, arm in enumerate(levels) for seed in range(seeds)]
+        assert effects.factorial(runs, levels).effects[2].p == pytest.approx(expected)
+
+
+def test_an_effect_without_variance_has_no_interval_and_is_named() -> None:
+    levels = {f"{one}{two}": {"a": one, "b": two} for one in "xy" for two in "pq"}
+    rows = {"xp": [1.0, 2.0, 4.0], "xq": [1.5, 2.7, 4.1], "yp": [3.0] * 3, "yq": [3.0] * 3}
+    runs = [Outcome(arm, seed, value, stuck=arm[0] == "y") for arm, row in rows.items() for seed, value in enumerate(row)]
+    found = effects.factorial(runs, levels, cap=3.0)
+    assert found.constant == ("b=q at a=y",)
+    assert [one.name for one in found.simple] == ["a=y at b=p", "a=y at b=q", "b=q at a=x"]
+    assert [one.capped for one in found.simple] == [True, True, False]
+
+
+def test_seeds_that_did_not_end_in_every_arm_are_left_out() -> None:
+    runs, levels = design(list(itertools.product([-1, 1], repeat=2)), a=1.0)
+    missing = [run for run in runs if (run.arm, run.seed) not in [("a", 1), ("b", 3)]]
+    found = effects.factorial(missing, levels)
+    assert found.seeds == (0, 2, 4)
+    whole = effects.factorial([run for run in runs if run.seed in found.seeds], levels)
+    assert found == whole
+
+
 def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
     """Resolution IV keeps main effects clear, resolution III does not."""
     half = [(*row, math.prod(row)) for row in itertools.product([-1, 1], repeat=3)]
-    names = [one.name for one in effects.factorial(*design(half, a=1.0))]
+    found = effects.factorial(*design(half, a=1.0))
+    names = [one.name for one in found.effects]
+    assert found.simple == ()
+    assert found.parts["a=on:b=on = c=on:d=on"] == (("a", "on"), ("b", "on"), ("c", "on"), ("d", "on"))
+    assert found.within("a=on:b=on = c=on:d=on") == ()
     assert names[:4] == ["a=on", "b=on", "c=on", "d=on"]
     assert "a=on:b=on = c=on:d=on" in names
     assert len(names) == 7

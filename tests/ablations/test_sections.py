@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations import conclusions, design, figures, results, sections, stats
+from ablations import conclusions, design, figures, report, results, sections, stats
 from ablations.page import Picture, Section, Table
 from ablations.results import Results
 from ablations.stats import Comparison
@@ -60,22 +62,46 @@ def test_a_factorial_shows_effects_interactions_and_shapley_values(tmp_path: Pat
     rows = itertools.product((0, 1), repeat=3)
     found, compared = judged(crossed(tmp_path / "s", 3, rows, lambda a, b, c: 0.2 * a + 0.4 * b * c, design="factorial"))
     section = sections.factorial(found, compared)
-    effects, worth = table(section), table(section, 1)
+    effects, simple, worth = (table(section, number) for number in range(3))
     truth = {"a=1": 0.2, "b=1": 0.2, "c=1": 0.2, "a=1:b=1": 0, "a=1:c=1": 0, "b=1:c=1": 0.4}
     assert effects.keys() == truth.keys()
     assert [number(effects[name]["estimate"]) for name in truth] == pytest.approx(list(truth.values()), abs=0.02)
     assert {name for name, row in effects.items() if row["p (Holm)"] == "< .001"} == {"a=1", "b=1", "c=1", "b=1:c=1"}
+    assert {name: row["not by itself: depends on"] for name, row in effects.items()} == dict.fromkeys(truth, "–") | {
+        "b=1": "c=1", "c=1": "b=1"}
+    assert [number(simple[f"b=1 at {level}"]["estimate"]) for level in ("a=0", "a=1", "c=0", "c=1")] == pytest.approx(
+        [0.2, 0.2, 0.0, 0.4], abs=0.02)
     assert [number(row["estimate"]) for row in worth.values()] == pytest.approx([0.2, 0.2, 0.2], abs=0.02)
     assert sum(number(row["estimate"]) for row in worth.values()) == pytest.approx(compared["111"].difference, abs=2e-4)
     pictures = [part.svg for part in section.parts if isinstance(part, Picture)] if section else []
     assert len(pictures) == 2
 
 
+def test_a_main_effect_that_depends_on_another_factor_is_not_left_to_be_read_by_itself(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wherever the report stands: here one that is nothing on average, as it is worth as much one way as the other."""
+    rows = list(itertools.product((0, 1), repeat=2))
+    folder = crossed(tmp_path / "s", 2, rows, lambda a, b: 0.2 * a - 0.4 * a * b, design="factorial")
+    report.show(folder)
+    said = re.compile(r"The main effects of a=1 and b=1 are not to be read by themselves, as they interact "
+                      r"\(a=1:b=1 .{1,3}0\.(39|40)\d+, p .{1,3} \.001\)")
+    simple = re.compile(r"a=1 at b=0 .{1,3}0\.(19|20)\d+, a=1 at b=1 .{1,3}0\.(19|20|21)\d+")
+    told = {name: " ".join((folder / name).read_text(encoding="utf-8").split()) for name in ("report.md", "table.tex")}
+    told["report.html"] = html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+    told["screen"] = " ".join(capsys.readouterr().out.split())
+    for where, text in told.items():
+        assert said.search(text), where
+        assert simple.search(text), where
+    plain = crossed(tmp_path / "t", 2, rows, lambda a, b: 0.2 * a + 0.2 * b, design="factorial")
+    assert conclusions.warnings(*judged(plain)) == []
+    assert "not by itself" not in str(sections.factorial(*judged(plain)))
+
+
 def test_the_interaction_that_is_largest_is_drawn_first(tmp_path: Path) -> None:
     rows = itertools.product((0, 1), repeat=3)
     found, compared = judged(crossed(tmp_path / "s", 3, rows, lambda a, b, c: 0.2 * a + 0.4 * b * c, design="factorial"))
     values = stats.tabulate(found.outcomes(), compared.cap).values
-    one, two, means = sections._pairs(values, sections._levels(found))[0]
+    one, two, means = sections._pairs(values, conclusions.levels(found))[0]
     assert (one, two) == ("b", "c")
     assert means["1", "1"] - means["0", "0"] == pytest.approx(0.4, abs=0.02)
 
@@ -93,7 +119,7 @@ def test_a_fraction_says_of_what_it_is_one(tmp_path: Path) -> None:
 def test_factors_that_vary_together_are_one(tmp_path: Path) -> None:
     levels = {"base": {"a": "a.x=0", "b": "b.x=0"}, "both": {"a": "a.x=1", "b": "b.x=1"}}
     found, _ = judged(study(tmp_path / "s", {"both": 0.1}, levels=levels, pairs=[["a", "b"]]))
-    assert sections._levels(found) == {"base": {"a & b": "0 & 0"}, "both": {"a & b": "1 & 1"}}
+    assert conclusions.levels(found) == {"base": {"a & b": "0 & 0"}, "both": {"a & b": "1 & 1"}}
 
 
 def test_a_design_that_cannot_be_estimated_says_why(tmp_path: Path) -> None:
