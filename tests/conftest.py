@@ -114,10 +114,17 @@ def cases(*groups: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", found, ids=said)
 
 
+@functools.cache
+def honours(attn: str) -> frozenset[str]:
+    """What a mixer says that it honours (zoo.mixer)."""
+    found: frozenset[str] = registry.build("attn", chosen("attn", attn), 16, 4, True).honours
+    return found
+
+
 def base(**parts: Any) -> dict[str, Any]:
     """The base's parts, some of them exchanged; without a position where attention has no scores for it to change."""
     named = {group: {"name": choice} if isinstance(choice, str) else choice for group, choice in (BASE | parts).items()}
-    if "pos" not in parts and not option("attn", named["attn"]["name"], "scale"):
+    if "pos" not in parts and "rotate" not in honours(named["attn"]["name"]):
         named["pos"] = {"name": "none"}
     return named
 

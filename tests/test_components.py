@@ -24,7 +24,6 @@ from tests.conftest import (
     loss_of,
     made,
     make,
-    option,
     said,
     tokens,
 )
@@ -224,8 +223,7 @@ def test_a_row_that_sees_nothing_gives_zeros(choice: Choice) -> None:
         for bias in biases:
             bias.zero_()
     padding = torch.tensor([[True] * 6, [False] * 6])
-    scores = option("attn", choice["name"], "scale")
-    for bias in (None, torch.zeros(1, 4, 6, 6, requires_grad=True)) if scores else (None,):
+    for bias in (None, torch.zeros(1, 4, 6, 6, requires_grad=True)) if "bias" in attn.honours else (None,):
         y = attn(x, Context(torch.arange(6)[None], True, 6, padding, bias=bias))
         assert (y[1] == 0).all()
         assert (y[0] != 0).any()

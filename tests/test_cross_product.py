@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import ARCH, Choice, chosen, close, make, option, shaken, tokens
+from tests.conftest import ARCH, Choice, chosen, close, honours, make, shaken, tokens
 from tests.test_models import LEFT, LENGTH, RIGHT, check_cache, check_documents, check_padding
 from zoo import registry
 from zoo.registry import ZooError
@@ -32,8 +32,8 @@ def meaningless(parts: Parts) -> str | None:
     """Why these parts cannot be put together, in a word of the refusal: the only combinations that may be refused."""
     if parts["block"] == "parallel" and parts["residual"] in ("post", "deepnorm"):
         return "block=parallel"
-    if option("attn", parts["attn"], "scale") is None and parts["pos"] in ("rope", "alibi", "t5"):
-        return "this pos acts on queries"
+    if honours(parts["attn"]).isdisjoint(("rotate", "bias")) and parts["pos"] in ("rope", "alibi", "t5"):
+        return "this pos would do nothing"
     return None
 
 

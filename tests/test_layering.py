@@ -25,6 +25,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.stack", "zoo.init"},
     {"zoo.components"},
     {"zoo.attention", "zoo.catalogue"},
+    {"zoo.mixer"},
     {"zoo.context", "zoo.functions", "zoo.config"},
     {"zoo.advice"},
     {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks", "zoo.words"},

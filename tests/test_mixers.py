@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import close, gradients, loss_of, make, shaken, tokens
+from tests.conftest import Choice, choices, chosen, close, gradients, loss_of, make, option, said, shaken, tokens
 from zoo import config, cost, registry
 from zoo.context import Cache, Context
+from zoo.mixer import HONOURED, Mixer
 from zoo.registry import ZooError
+from zoo.train import refuse_meaningless
 
 LENGTH = 12
 LATENT = {"name": "mla", "kv_rank": 12, "nope_dim": 6, "rope_dim": 4, "value_dim": 5, "bias": True}
@@ -176,7 +178,7 @@ def test_a_recurrent_state_outlives_padding(name: str, sizes: list[int]) -> None
             parts.append(mixer(x[:, cache.length : end], Context(places, True, end, NAPS[:, :end], cache=cache)))
             cache.advance(size, NAPS[:, :end])
     close(torch.cat(parts, 1), mixer(x, given(NAPS)), 1e-12)
-    assert cache.nbytes == 0
+    assert cache.nbytes == mixer.cache_bytes(LENGTH, itemsize=8) * len(x)
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -198,19 +200,25 @@ def test_a_cache_of_recurrence_survives_autocast(name: str) -> None:
         close(torch.cat(parts, 1)[mask], model(tokens(), mask)[mask], 0.1)
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-@pytest.mark.parametrize("pos", ["rope", "alibi", "t5"])
-def test_a_position_without_effect_is_refused_by_name(name: str, pos: str) -> None:
-    with pytest.raises(ZooError, match="pos=none"):
-        make(attn={"name": name}, pos={"name": pos})
+@pytest.mark.parametrize("first", [{"attn": "lstm", "pos": "none"}, {"attn": "lstm"}])
+@pytest.mark.parametrize("pos", ["rope", "alibi", "t5", "learned"])
+def test_recurrence_and_attention_in_turn(pos: str, first: dict[str, Any]) -> None:
+    """A position is that of the layers which have scores; those which have none may name it or not."""
+    turned, plain = (shaken(make(pos=at, arch={"pattern": [first, {}]})) for at in (pos, "none"))
+    plain.load_state_dict(turned.state_dict(), strict=False)
+    assert not torch.allclose(turned(tokens()), plain(tokens()))
+    with pytest.raises(ZooError, match=r"attn=lstm .*pos=none"):
+        make(pos="rope", arch={"pattern": [{"attn": "lstm"}]})
 
 
-def test_recurrence_and_attention_in_turn() -> None:
-    """A position of attention's own, in the layers that have scores."""
-    model = make(arch={"pattern": [{"attn": "lstm", "pos": "none"}, {}]})
-    assert model.stack.position_of == [0, 1]
-    told = cost.of(config.compose(["attn=lstm", "pos=none", "arch.dim=16", "arch.layers=1", "arch.length=8"]))
-    assert told["kv_cache_bytes_per_token"] == 0
+@pytest.mark.parametrize(("name", "numbers"), [("lstm", 2), ("rnn", 1)])
+def test_a_recurrent_state_is_counted_for_a_sequence(name: str, numbers: int) -> None:
+    """An LSTM keeps h and c, an Elman network h, of one size at any length."""
+    words = [f"attn={name}", "pos=none", "arch.dim=16", "arch.layers=3", "attn.hidden=24"]
+    for length in (8, 64):
+        told = cost.of(config.compose([*words, f"arch.length={length}"]))
+        assert told["kv_cache_bytes"] == told["kv_cache_bytes_per_sequence"] == 3 * numbers * 24 * 4
+        assert told["kv_cache_bytes_per_token"] == 0
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -221,3 +229,119 @@ def test_a_recurrent_cell_starts_as_the_policy_says(name: str) -> None:
             assert (value == 0).all()
         else:
             assert value.std().item() == pytest.approx(64**-0.5, rel=0.06), word
+
+
+KEEPING = {"kv_heads": 1, "window": 3, "hidden": 24, "kv_rank": 8, "rope_dim": 2, "value_dim": 6, "head_dim": 6}
+
+
+def keeping(group: str) -> list[Choice]:
+    """Every component of a group with each of its options that could change what it keeps in a cache."""
+    found = choices(group)
+    for name in registry.entries(group):
+        found += [chosen(group, name) | {word: value} for word, value in KEEPING.items() if option(group, name, word)]
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("attn", keeping("attn"), ids=said)
+def test_a_cache_holds_what_its_mixers_say(attn: Choice, dtype: torch.dtype) -> None:
+    model = make(attn=attn).to(dtype)
+    for length in (5, LENGTH):
+        cache = Cache(length)
+        with torch.no_grad():
+            for size in (4, *[1] * (length - 4)):
+                model(tokens(1)[:, cache.length : cache.length + size], cache=cache)
+        assert cache.nbytes == cost.cache_bytes(model, length, dtype.itemsize) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cross", keeping("cross"), ids=said)
+def test_a_cache_behind_an_encoder_holds_what_its_mixers_say(cross: Choice, dtype: torch.dtype) -> None:
+    """Its own keys and values, and those of a memory of as many tokens, which are made once."""
+    model: Any = make(arch={"name": "encoder_decoder", "cross": cross}).to(dtype)
+    cache = Cache(6)
+    with torch.no_grad():
+        memory = model.encode(tokens(1, 6))
+        for place in range(6):
+            model.decode(tokens(1)[:, place : place + 1], memory, cache=cache)
+    assert cache.nbytes == cost.cache_bytes(model, 6, dtype.itemsize)
+
+
+CHANGES: dict[str, dict[str, Any]] = {  # in a context, that a mixer which honours them cannot miss
+    "rotate": {"rotate": lambda x: x * torch.arange(1.0, 7)[:, None]}, "bias": {"bias": draw(1, 4, 6, 6)},
+    "padding": {"padding": torch.arange(6)[None] > 2}, "documents": {"documents": (torch.arange(6) > 2).long()[None]},
+}
+
+
+@pytest.mark.parametrize("attn", choices("attn"), ids=said)
+def test_a_mixer_honours_what_it_says_and_nothing_else(attn: Choice) -> None:
+    one, both = (registry.build("attn", attn, 16, 4, causal).requires_grad_(False) for causal in (True, False))
+    for mixer in (one, both):
+        for number, parameter in enumerate(mixer.parameters()):
+            parameter.copy_(draw(*parameter.shape, seed=number))
+    x, places = draw(1, 6, 16), torch.arange(6)[None]
+    found = {what for what, change in CHANGES.items()
+             if not torch.allclose(one(x, Context(places, True, 6, **change)), one(x, Context(places, True, 6)))}
+    later = x + (places == 5)[..., None]
+    if not torch.allclose(both(later, Context(places, False, 6))[:, 0], both(x, Context(places, False, 6))[:, 0]):
+        found.add("both_sides")
+    assert found == one.honours
+
+
+@pytest.mark.parametrize("arch", ["decoder", "encoder"])
+@pytest.mark.parametrize("pos", choices("pos"), ids=said)
+def test_a_position_changes_the_logits_or_is_refused(pos: Choice, arch: str) -> None:
+    """With every mixer; a table that starts at zeros is filled first."""
+    for attn in registry.entries("attn"):
+        plain = make(attn=attn, pos="none", arch={"name": arch})
+        try:
+            placed = make(attn=attn, pos=pos, arch={"name": arch})
+        except ZooError as refused:
+            assert f"attn={attn} " in str(refused)  # noqa: PT017
+            continue
+        with torch.no_grad():
+            for parameter in placed.stack.positions.parameters():
+                parameter.copy_(draw(*parameter.shape))
+        same = torch.allclose(placed(tokens()), plain(tokens()), atol=1e-6)
+        assert same == (pos["name"] == "none"), attn
+
+
+class RunningMean(Mixer):
+    """Known by nobody but these tests: the mean of what was read, whatever it is told of it."""
+
+    def __init__(self, dim: int, heads: int, causal: bool) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_what_a_mixer_does_not_honour_is_refused_before_anything_runs() -> None:
+    registry.register("attn", "mean")(RunningMean)
+    sides = type("BothSides", (RunningMean,), {"honours": frozenset({"both_sides"})})
+    registry.register("attn", "means")(sides)
+    registry.register("attn", "other")(type("Other", (torch.nn.Identity,), {}))
+    registry.register("pos", "slope")(type("Slope", (registry.build("pos", "none", 16, 4, 4, 16, True).__class__,), {
+        "bias": lambda self, queries, keys, device: torch.zeros(queries, keys)}))
+    tiny = ["arch.dim=16", "arch.layers=2", "loader.length=8", "arch.length=8", "pos=none"]
+    refuse_meaningless(config.compose([*tiny, "attn=mean"]))
+    for words, wrong in {
+        ("attn=mean", "pos=rope"): "attn=mean has no queries and keys",
+        ("attn=mean", "pos=alibi"): "attn=mean has no scores",
+        ("attn=mean", "pos=slope"): "attn=mean has no scores",
+        ("attn=mean", "loader.isolate=true"): r"attn=mean does not keep documents apart.*loader\.isolate=false",
+        ("arch.pattern=[{attn: mean},{}]", "loader.isolate=true"): "attn=mean does not keep documents apart",
+        ("attn=mean", "arch=encoder", "objective=mlm"): "attn=mean reads earlier tokens only.*arch=decoder",
+        ("attn=means", "arch=encoder", "objective=mlm"): "attn=means reads padding",
+        ("attn=other",): r"attn=other must be a zoo\.mixer\.Mixer",
+    }.items():
+        with pytest.raises(ZooError, match=wrong):
+            refuse_meaningless(config.compose([*tiny, *words]))
+    for mask, wrong in (("padding_mask", "reads padding"), ("documents", "does not keep documents apart")):
+        with pytest.raises(ZooError, match=f"attn=mean {wrong}"):
+            make(attn="mean")(tokens(), **{mask: torch.ones(2, 12, dtype=torch.bool)})
+
+
+def test_every_reason_for_a_refusal_is_a_thing_to_honour() -> None:
+    assert HONOURED.keys() == {*CHANGES, "both_sides"}

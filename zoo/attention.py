@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.functions import capped
+from zoo.mixer import HONOURED, Mixer
 from zoo.registry import ZooError
 
 
@@ -120,11 +121,13 @@ class Joined(nn.Linear):
 BACKENDS = {"eager": eager, "sdpa": sdpa, "flex": flex}
 
 
-class MultiHead(nn.Module):
+class MultiHead(Mixer):
     """What every softmax attention shares: how its heads meet keys and values, and the projection of what they read.
 
     `width` is that of a head's query and key, `value_width` that of its value. Raises ZooError where the heads do not divide.
     """
+
+    honours = frozenset(HONOURED)
 
     def __init__(self, dim: int, heads: int, kv_heads: int, width: int, value_width: int, *, bias: bool, scale: float | None,
                  dropout: float, backend: str, softcap: float | None = None, sinks: bool = False,
@@ -160,6 +163,10 @@ class MultiHead(nn.Module):
             mask = mask.to(q.dtype)
         y = self.scores(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0, self.softcap)
         return self.out(y.transpose(1, 2).flatten(2))
+
+    def cache_bytes(self, length: int, itemsize: int = 4) -> int:
+        """Keys and values of each KV head and token."""
+        return length * self.kv_heads * (self.width + self.value_width) * itemsize
 
     def mixing_flops(self, length: int) -> int:
         """Of the two products with the keys and the values, a token; counted in full, as the mask does not save them."""

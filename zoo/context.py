@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,7 @@ class NoCache:
         """What does not change while the cache grows, as the keys and values of an encoder's memory: made at first use."""
         return make()
 
-    def swap(self, owner: nn.Module, new: Callable[[Any], tuple[Tensor, Any]]) -> Tensor:
+    def swap(self, owner: nn.Module, new: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> Tensor:
         """Let `new` turn the state that the owner kept last (None at first) into an output and the next state."""
         return new(None)[0]
 
@@ -42,7 +41,7 @@ class Cache(NoCache):
         self.capacity = capacity
         self.buffers: dict[nn.Module, list[Tensor]] = {}
         self.fixed: dict[nn.Module, tuple[Tensor, ...]] = {}
-        self.states: dict[nn.Module, Any] = {}
+        self.states: dict[nn.Module, Tensor] = {}
 
     def update(self, owner: nn.Module, *new: Tensor) -> tuple[Tensor, ...]:
         """Append tensors of shape (..., Q, D) along their second-last dimension; return all K of them as views."""
@@ -60,7 +59,7 @@ class Cache(NoCache):
             self.fixed[owner] = make()
         return self.fixed[owner]
 
-    def swap(self, owner: nn.Module, new: Callable[[Any], tuple[Tensor, Any]]) -> Tensor:
+    def swap(self, owner: nn.Module, new: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> Tensor:
         output, self.states[owner] = new(self.states.get(owner))
         return output
 
@@ -70,7 +69,9 @@ class Cache(NoCache):
 
     @property
     def nbytes(self) -> int:
-        return sum(kept.nbytes for each in (self.buffers, self.fixed) for tensors in each.values() for kept in tensors)
+        """What it holds for the mixers, in buffers of its whole capacity."""
+        kept = [*self.buffers.values(), *self.fixed.values(), self.states.values()]
+        return sum(tensor.nbytes for tensors in kept for tensor in tensors)
 
 
 def unchanged(x: Tensor) -> Tensor:

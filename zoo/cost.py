@@ -51,6 +51,17 @@ def inputs(model: Any, tokens: Any) -> dict[str, Any]:
     return dict.fromkeys(names, tokens)
 
 
+def cache_bytes(model: Any, length: int, itemsize: int = 4) -> int:
+    """What generating a sequence of this length keeps, as its mixers say; of an encoder's memory, as long, a decoder's part.
+
+    A stack that is not causal sees all tokens at once, and keeps none.
+    """
+    from zoo.mixer import Mixer
+
+    modules = [module for stack in model.stacks if stack.causal for module in stack.modules()]
+    return sum(module.cache_bytes(length, itemsize) for module in modules if isinstance(module, Mixer))
+
+
 def made(config: Mapping[str, Any]) -> Any:
     """The model on the meta device, to be given to the functions below where several are asked."""
     from zoo import models
@@ -59,16 +70,10 @@ def made(config: Mapping[str, Any]) -> Any:
 
 
 def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
-    """The cost of a configuration: parameters, in all and by part, FLOPs a token, bytes of KV cache."""
-    import torch
-
-    from zoo.context import Cache
-
+    """The cost of a configuration: parameters, in all and by part, FLOPs a token, bytes of KV cache in float32."""
     model = model or made(config)
     length, loader, trainer = config["arch"]["length"], config["loader"], config["trainer"]
-    cache, tokens = Cache(2), torch.zeros(1, 2, dtype=torch.long, device="meta")
-    if model.family != "encoder":  # which sees all tokens at once, and keeps none
-        model(**inputs(model, tokens), cache=cache)
+    kept = cache_bytes(model, 0)
     by_part = parameters(model)
     total = sum(by_part.values())
     forward = flops(model, loader["length"])
@@ -78,8 +83,9 @@ def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         "flops_per_token_forward": forward,
         "flops_per_token": BACKWARD_AND_FORWARD * forward,
         "flops_per_token_6n": 6 * total,
-        "kv_cache_bytes_per_token": cache.nbytes // 2,
-        "kv_cache_bytes": cache.nbytes // 2 * length,
+        "kv_cache_bytes_per_token": cache_bytes(model, 1) - kept,
+        "kv_cache_bytes_per_sequence": kept,
+        "kv_cache_bytes": cache_bytes(model, length),
         "length": loader["length"],
         "training_flops": BACKWARD_AND_FORWARD * forward * loader["batch_size"] * loader["length"] * trainer["max_steps"],
     }
@@ -197,7 +203,10 @@ def table(cost: Mapping[str, Any], title: str) -> Any:
     shown.add_row("  6·N estimate", f"{cost['flops_per_token_6n']:.4g}", "N parameters, embeddings included")
     shown.add_row("  forward", f"{cost['flops_per_token_forward']:.4g}")
     shown.add_row("training FLOPs", f"{cost['training_flops']:.4g}", "all steps")
-    shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "sequences of arch.length, float32")
+    shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "a sequence of arch.length, float32")
+    shown.add_row("  per token", size(cost["kv_cache_bytes_per_token"]))
+    if cost["kv_cache_bytes_per_sequence"]:
+        shown.add_row("  at any length", size(cost["kv_cache_bytes_per_sequence"]), "recurrent states")
     shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, optimiser, activations")
     return shown
 

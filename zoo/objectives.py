@@ -35,6 +35,7 @@ class Objective:
     over: str | None = None  # what the loss of an evaluation is over, where that is not the whole text
     of_text = False  # whether its labels come as often as the text's tokens, so that to know how often is worth their entropy
     smoothing = 0.0
+    pads = False  # whether what it prepares may have padding that a model must not read
     share = 1.0  # of the tokens that the model reads, how many are labelled: auxiliary losses are over all that it reads
 
     def __init__(self, tokenizer: Any, length: int) -> None:
@@ -94,7 +95,7 @@ class MaskedLM(Objective):
     evaluations, so that models which learned at several rates are judged at one.
     """
 
-    serves, of_text = "encoder", True
+    serves, of_text, pads = "encoder", True, True
     extra = 1  # the mask
 
     def __init__(self, tokenizer: Any, length: int, *, rate: float = 0.15, mask_share: float = 0.8,
@@ -142,7 +143,7 @@ class MaskedLM(Objective):
 class Sequences(Objective):
     """What the objectives of an encoder-decoder share: the decoder starts with a token of its own, and reads its labels."""
 
-    serves = "encoder_decoder"
+    serves, pads = "encoder_decoder", True
     extra = 1  # the start
 
     def __init__(self, tokenizer: Any, length: int) -> None:
@@ -175,7 +176,6 @@ class SpanCorruption(Sequences):
     `density` of a block's tokens are hidden in spans of `mean_span` tokens on average; how many is fixed, so that every block
     makes inputs and targets of one length. Targets are a sentinel and its span in reading order, then one more sentinel.
     """
-
 
     def __init__(self, tokenizer: Any, length: int, *, density: float = 0.15, mean_span: float = 3.0) -> None:
         super().__init__(tokenizer, length)
@@ -287,6 +287,8 @@ class Seq2Seq(Sequences):
 
 def check(config: Mapping[str, Any], model: Any) -> None:
     """Raises ZooError where a model cannot serve its run's objective, saying what to choose instead."""
+    from zoo.mixer import refuse_ignored
+
     tokenizer, length, name = build("tokenizer", config["tokenizer"]), config["loader"]["length"], config["objective"]["name"]
     objective = build("objective", config["objective"], tokenizer, length)
     if model.family != objective.serves:
@@ -305,6 +307,9 @@ def check(config: Mapping[str, Any], model: Any) -> None:
         raise ZooError(f"objective={name} is made for blocks of one length: leave loader.eval_length out")
     if config["loader"]["isolate"] and objective.serves == "encoder_decoder":
         raise ZooError(f"objective={name} cannot keep the documents of a block apart: choose loader.isolate=false")
+    asked = [what for what, wanted in (("padding", objective.pads), ("documents", config["loader"]["isolate"])) if wanted]
+    for stack in model.stacks:
+        refuse_ignored(asked, stack.honoured)
 
 
 def streams(batch: Mapping[str, Tensor], seed: int) -> list[np.random.Generator]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from zoo.components.pos import Position
 from zoo.components.residual import Depth
 from zoo.context import Context, NoCache, Trace, unchanged
+from zoo.mixer import Mixer, refuse_ignored
 from zoo.registry import Component, ZooError, build
 
 Parts = Mapping[str, Component]  # which component of each group
@@ -36,6 +37,16 @@ def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
     return changed
 
 
+@dataclass
+class Place:
+    """A position, the width that it rotates, and what the layers that share it honour together, the first of them by name."""
+
+    pos: Component
+    width: int
+    mixer: str
+    honours: frozenset[str]
+
+
 def as_mapping(choice: Component) -> dict[str, Any]:
     return {"name": choice} if isinstance(choice, str) else dict(choice)
 
@@ -55,7 +66,8 @@ class Stack(nn.Module):
         self.causal, self.checkpointing = causal, False
         self.blocks, self.positions = nn.ModuleList(), nn.ModuleList()
         self.position_of: list[int] = []  # of each layer, an index into positions
-        known: list[tuple[Component, int]] = []
+        self.honoured: dict[str, frozenset[str]] = {}  # by each mixer
+        places: list[Place] = []
         if len(first) > layers:
             raise ZooError(f"arch.first changes {len(first)} layers, and there are {layers}: raise arch.layers, or shorten it")
         if len(first) + len(pattern) > max(layers, len(first)):
@@ -68,15 +80,19 @@ class Stack(nn.Module):
         depth = Depth(layers * (2 if reads else 1) + sum(feed is not None for feed in feeds), reader)
         for chosen, feed in zip(each, feeds, strict=True):
             attn: Any = build("attn", chosen["attn"], dim, heads, causal)
+            name = as_mapping(chosen["attn"])["name"]
+            if not isinstance(attn, Mixer):
+                raise ZooError(f"attn={name} must be a zoo.mixer.Mixer, which says what it honours: derive its class from that")
+            self.honoured[name] = attn.honours
             cross = {"cross": build("cross", reads, dim, heads)} if reads else {}
             sublayers = {"attn": attn, **cross} | ({"ffn": feed} if feed is not None else {})
             wrap = partial(_wrap, chosen["residual"], partial(build, "norm", chosen["norm"], dim), dropout, depth)
             self.blocks.append(build("block", chosen["block"], sublayers, wrap))
-            place = (chosen["pos"], attn.rotary_dim)
-            if place not in known:
-                known.append(place)
-                self.positions.append(build("pos", chosen["pos"], dim, heads, attn.rotary_dim, length, causal))
-            self.position_of.append(known.index(place))
+            self.position_of.append(_shared(places, chosen["pos"], name, attn))
+        refuse_ignored([] if causal else ["both_sides"], self.honoured)
+        for place in places:
+            self.positions.append(build("pos", place.pos, dim, heads, place.width, length, causal))
+            refuse_ignored(cast(Any, self.positions[-1]).asks(), {place.mixer: place.honours})
         if sum(type(position).embed is not Position.embed for position in cast(Any, self.positions)) > 1:
             raise ZooError("only one position can be added to the embeddings: let arch.pattern change pos=rope, or no pos")
         self.dropout = nn.Dropout(dropout) if dropout else unchanged
@@ -96,6 +112,8 @@ class Stack(nn.Module):
             raise ZooError(f"a sequence of {keys} tokens is longer than the {self.limit} that the position knows (arch.length)")
         if documents is not None and cache.length:
             raise ZooError("a cache holds one document a row: give packed documents without a cache")
+        given = {"padding": padding, "documents": documents}
+        refuse_ignored([name for name, mask in given.items() if mask is not None], self.honoured)
         padding = _with_cached(padding, cache, x)
         if positions is None:
             positions = _counted(padding, cache.length, x)
@@ -133,6 +151,16 @@ def _changes(layer: int, first: Sequence[Changes], pattern: Sequence[Changes]) -
     if layer < len(first):
         return first[layer]
     return pattern[(layer - len(first)) % len(pattern)] if pattern else {}
+
+
+def _shared(places: list[Place], pos: Component, name: str, mixer: Mixer) -> int:
+    """Which of the places a layer has: that of a layer before it with the same position, where both rotate one width."""
+    for index, place in enumerate(places):
+        if place.pos == pos and (not place.width or mixer.rotary_dim in (0, place.width)):
+            place.width, place.honours = place.width or mixer.rotary_dim, place.honours | mixer.honours
+            return index
+    places.append(Place(pos, mixer.rotary_dim, name, mixer.honours))
+    return len(places) - 1
 
 
 def _wrap(residual: Component, norm: Any, dropout: float, depth: Depth, sublayer: nn.Module, bare: bool = False) -> nn.Module:

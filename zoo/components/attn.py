@@ -37,12 +37,8 @@ class Attention(MultiHead):
         self.shares = [heads, kv_heads, kv_heads]
         normed = (heads * width, kv_heads * width) if qk_norm_over == "all" else (width, width)
         self.q_norm, self.k_norm = (build("norm", qk_norm, n) if qk_norm else None for n in normed)
+        self.rotary_dim = width
         self.over = -2 if qk_norm_over == "all" else -1  # the dimensions from here on are normalised
-
-    @property
-    def rotary_dim(self) -> int:
-        """The width that position rotates."""
-        return self.width
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         each = self.qkv(x).view(*x.shape[:2], -1, self.width)  # (B, Q, H + 2G, D)

@@ -46,6 +46,10 @@ class LatentAttention(MultiHead):
         self.q_norm = unchanged if q_rank is None else build("norm", norm, q_rank)
         self.kv_norm = build("norm", norm, rank)
 
+    def cache_bytes(self, length: int, itemsize: int = 4) -> int:
+        """The latent and the rotated key of each token, which all heads share."""
+        return length * (self.up.in_features + self.rotary_dim) * itemsize
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         q, latent, k_rope = self.down.each(x)
         q_nope, q_rope = in_heads(self.q(self.q_norm(q)), self.width).split([self.nope, self.rotary_dim], -1)

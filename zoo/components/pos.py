@@ -19,19 +19,17 @@ from zoo.registry import Component, ZooError, build, register
 
 @register("pos", "none")
 class Position(nn.Module):
-    """No position information: without a mask, attention cannot tell one order of the tokens from another.
-
-    Raises ZooError for a position inside an attention that has no queries and keys (a width of 0).
-    """
+    """No position information: without a mask, attention cannot tell one order of the tokens from another."""
 
     limit: int | None = None  # the most tokens it can place, where there is a limit
 
     def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool) -> None:
         super().__init__()
-        inside = type(self).rotate is not Position.rotate or type(self).bias is not Position.bias
-        if inside and not width:
-            raise ZooError("this pos acts on queries, keys or scores, and this attn has none, so it would do nothing: choose"
-                           " pos=none, or one that is added to the embeddings (pos=sinusoidal, learned)")
+
+    @classmethod
+    def asks(cls) -> list[str]:
+        """What it asks of a mixer (zoo.mixer.HONOURED): those of its hooks that do something."""
+        return [hook for hook in ("rotate", "bias") if getattr(cls, hook) is not getattr(Position, hook)]
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (B, Q, dim) and positions (1 or B, Q) -> (B, Q, dim)."""
@@ -116,7 +114,7 @@ class RoPE(Position):
         if base <= 0:
             raise ZooError(f"pos.base must be above 0, not {base}")
         self.base, self.pairing, self.width = base, pairing, int(width * fraction)
-        if self.width % 2 or not self.width:
+        if width and (self.width % 2 or not self.width):  # where nothing is rotated, the stack refuses it
             raise ZooError(f"pos=rope turns pairs, so the head width it turns must be even, not {self.width}"
                            " (arch.dim / arch.heads, or attn.head_dim, times pos.fraction)")
         self.scaling = build("scaling", scaling, self.width, base) if scaling else unchanged

@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from zoo.context import Context
+from zoo.mixer import Mixer
 from zoo.registry import ZooError, register
 
 
 @register("attn", "lstm", "long short-term memory: c = f·c + i·g, h = o·tanh(c), gates of x and h (Hochreiter & Schmidhuber"
           " 1997; forget gate, Gers 2000)", cell="lstm")
 @register("attn", "rnn", "simple recurrent network: h = tanh(x·W + h·U + b) (Elman 1990)", cell="rnn")
-class Recurrent(nn.Module):
+class Recurrent(Mixer):
     """A recurrent cell of `hidden` units (default: dim) and a projection of its states; both ways where not causal.
 
     Each row's documents are read on their own, from a state of zeros, and padding is not read.
     """
 
-    rotary_dim = 0  # there are no queries and keys for a position to turn, and no scores to add to
+    honours = frozenset({"padding", "documents", "both_sides"})  # it has no queries to rotate, and no scores to add to
 
     def __init__(self, dim: int, heads: int, causal: bool, *, cell: Literal["lstm", "rnn"], hidden: int | None = None,
                  bias: bool = True) -> None:
@@ -36,6 +37,10 @@ class Recurrent(nn.Module):
         self.cell = made(dim, width, bias=bias, batch_first=True, bidirectional=not causal)
         self.out = nn.Linear(width if causal else 2 * width, dim, bias=bias)
         self.parts, self.sides, self.units = 2 if cell == "lstm" else 1, 1 if causal else 2, width  # of a state: (h, c) or h
+
+    def cache_bytes(self, length: int, itemsize: int = 4) -> int:
+        """The state after the last token."""
+        return self.parts * self.sides * self.units * itemsize
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         plain = context.padding is None and context.documents is None
