@@ -310,7 +310,7 @@ class RunningMean(Mixer):
     """Known by nobody but these tests: the mean of what was read, whatever it is told of it."""
 
     def __init__(self, dim: int, heads: int, causal: bool) -> None:
-        super().__init__()
+        torch.nn.Module.__init__(self)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
@@ -321,7 +321,8 @@ def test_what_a_mixer_does_not_honour_is_refused_before_anything_runs() -> None:
     registry.register("attn", "mean")(RunningMean)
     sides = type("BothSides", (RunningMean,), {"honours": frozenset({"both_sides"})})
     registry.register("attn", "means")(sides)
-    registry.register("attn", "other")(type("Other", (torch.nn.Identity,), {}))
+    registry.register("attn", "other")(type("Other", (torch.nn.Module,), {
+        "__init__": RunningMean.__init__, "forward": RunningMean.forward, "rotary_dim": 0}))
     registry.register("pos", "slope")(type("Slope", (registry.build("pos", "none", 16, 4, 4, 16, True).__class__,), {
         "bias": lambda self, queries, keys, device: torch.zeros(queries, keys)}))
     tiny = ["arch.dim=16", "arch.layers=2", "loader.length=8", "arch.length=8", "pos=none"]

@@ -18,7 +18,7 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "residual": ("(sublayer, norm, dropout, depth)", "forward(x, context)"),
     "block": ("(sublayers, wrap)", "forward(x, context)"),
     "pos": ("(dim, heads, width, length, causal)", "embed(x, positions)", "rotate(positions)", "bias(queries, keys, device)",
-            "limit"),
+            "asks()", "limit"),
     "scaling": ("(width, base)", "__call__(frequencies)"),
     "attn": ("(dim, heads, causal)", "forward(x, context)", "rotary_dim"),
     "cross": ("(dim, heads)", "forward(x, context)"),
