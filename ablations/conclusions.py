@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from ablations import effects, stats
 from ablations.effects import Factorial
 from ablations.results import Results
-from ablations.stats import Comparison, Effect
+from ablations.stats import Array, Comparison, Effect
 from zoo.registry import ZooError
 
+FEW_DOCUMENTS = 30  # below which an interval over them is not to be trusted
 NO_MARGIN = 1e-12  # stands for a margin that nobody stated: nothing is within it
 
 
@@ -22,9 +27,34 @@ def compare(results: Results) -> Comparison:
                        " them: compare by val/loss, where it is the unigram loss")
     found = stats.compare(results.outcomes(), results.baseline, margin=results.study.get("margin") or NO_MARGIN,
                           cap=results.cap, lower_is_better=not results.higher_is_better, look=max(1, looks))
+    found = replace(found, effects=tuple(replace(effect, **_over_documents(results, effect.arm)) for effect in found.effects))
     if results.pending:  # a verdict now would be a look that the specification does not have
         early = (replace(effect, verdict="exploratory", needed=None) for effect in found.effects)
         found = replace(found, effects=tuple(early))
+    return found
+
+
+def paired_documents(results: Results, arm: str) -> Array | None:
+    """The difference from the baseline of each document's loss, (seeds, documents), of the seeds that finished in both."""
+    here, there = ({run.seed: losses for run in results.of(name) if run.status == "finished"
+                    and (losses := run.by_document) is not None} for name in (arm, results.baseline))
+    both = [(here[seed], there[seed]) for seed in sorted(here.keys() & there.keys()) if len(here[seed]) == len(there[seed])]
+    if not both or len({len(losses) for losses, _ in both}) > 1:
+        return None
+    paired = np.array([losses - other for losses, other in both])
+    return np.asarray(paired[:, np.isfinite(paired).all(0)])
+
+
+def _over_documents(results: Results, arm: str) -> dict[str, Any]:
+    """How many documents an arm was judged on, and the interval over them and the seeds; of the loss, which alone has them."""
+    paired = paired_documents(results, arm) if results.metric == "val/loss" else None
+    if paired is None:
+        return {}
+    found: dict[str, Any] = {"documents": paired.shape[1]}
+    if len(paired) > 1:
+        with suppress(ZooError):  # one document, or the same difference in all
+            over = effects.documents(paired)
+            found |= {"documents_low": over.low, "documents_high": over.high}
     return found
 
 
@@ -45,8 +75,9 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
         measured += f", 95 % interval {signed(effect.low)} to {signed(effect.high)}"
     seeds = f"{effect.n} seed{'s' * (effect.n > 1)}"
     tested = f"; p {_equals(effect.p_holm)} after Holm's correction" if effect.p_holm is not None else ""
+    lost = over_documents(effect, compared) + lost
     if effect.verdict in ("better", "worse"):
-        return f"{arm} is {effect.verdict} than {base}: {measured}{tested}, {seeds}.{lost}"
+        return f"{arm} is {effect.verdict} than {base}{by_little(effect, compared)}: {measured}{tested}, {seeds}.{lost}"
     if effect.verdict == "equivalent":
         return f"{arm} and {base} are equivalent: {measured}, within the margin of ±{compared.margin:g}; {seeds}.{lost}"
     if effect.verdict == "exploratory":
@@ -55,6 +86,40 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
         return f"{arm} against {base} is not judged: {measured}, but {why}.{lost}"
     more = f" About {effect.needed} seeds would decide." if effect.needed else ""
     return f"{arm} against {base} is undecided: {measured}{tested}, {seeds}.{more}{lost}"
+
+
+def by_little(effect: Effect, compared: Comparison) -> str:
+    """What a difference that is there, and smaller than the margin, must not be said without."""
+    little = effect.verdict in ("better", "worse") and abs(effect.difference or 0.0) < compared.margin
+    return f", by less than what was said to matter (±{compared.margin:g})" if little else ""
+
+
+def over_documents(effect: Effect, compared: Comparison) -> str:
+    """The interval over documents and seeds, and where it does not bear the verdict out."""
+    low, high, number = effect.documents_low, effect.documents_high, effect.documents
+    if number is None:
+        return ""
+    shown = f"{number:,} document{'s' * (number != 1)}"
+    few = f", too few to speak for others (fewer than {FEW_DOCUMENTS})" if number < FEW_DOCUMENTS else ""
+    if low is None or high is None:
+        return f" Judged on {shown}{few}." if few else ""
+    doubt = ""
+    if effect.verdict in ("better", "worse") and low <= 0 <= high:
+        doubt = ", which includes 0"
+    elif effect.verdict == "equivalent" and max(-low, high) >= compared.margin:
+        doubt = ", which reaches beyond the margin"
+    return f" 95 % interval over documents and seeds {signed(low)} to {signed(high)}{doubt}; {shown}{few}."
+
+
+def doubts(compared: Comparison) -> list[str]:
+    """What stands in the sentences beside the verdicts, for a table that has only these."""
+    told = []
+    for effect in compared.effects:
+        if effect.verdict in ("better", "worse", "equivalent"):
+            verdict, over = effect.verdict + by_little(effect, compared), over_documents(effect, compared)
+            if verdict != effect.verdict or over:
+                told.append(f"{effect.arm}: {verdict}.{over}")
+    return told
 
 
 def _percent(effect: Effect, metric: str) -> str:
@@ -93,7 +158,7 @@ def factorial(results: Results, compared: Comparison) -> Factorial:
 
 
 def warnings(results: Results, compared: Comparison | None) -> list[str]:
-    """Why a number is not to be read by itself; so it stands also below a table that is taken from the report."""
+    """Which numbers are not to be read by themselves, as other factors decide them."""
     if compared is None or not crossed(results):
         return []
     try:

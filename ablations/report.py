@@ -27,7 +27,7 @@ from zoo.registry import command, plainly
 from zoo.storage import write_atomically
 
 COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters", "flops",
-              "equivalence_p", "percent", "needed", "diverged", "missing")
+              "equivalence_p", "percent", "needed", "diverged", "missing", "documents", "documents_low", "documents_high")
 RUNS = ("arm", "seed", "status", "value", "parameters", "flops_per_token", "tokens", "seconds", "tokens_per_second",
         "peak_memory_bytes", "fingerprint", "git_sha", "folder", "command")
 
@@ -93,13 +93,14 @@ def _arms(results: Results, compared: Comparison | None) -> Iterable[Sequence[An
         sizes = [_first(runs, key) for key in ("parameters", "flops_per_token")]
         if effect := effects.get(arm):
             yield (arm, effect.n, effect.mean, effect.difference, effect.low, effect.high, effect.p, effect.p_holm,
-                   effect.verdict, *sizes, effect.equivalence_p, effect.percent, effect.needed, effect.diverged, effect.missing)
+                   effect.verdict, *sizes, effect.equivalence_p, effect.percent, effect.needed, effect.diverged, effect.missing,
+                   effect.documents, effect.documents_low, effect.documents_high)
         else:
             bad, ended = (sum(getattr(run.outcome(results.metric), name) for run in runs) for name in ("bad", "ended"))
             is_base = compared is not None and arm == results.baseline
             mean = compared.baseline_mean if compared is not None and is_base else None
             verdict = "baseline" if is_base else None
-            yield (arm, ended, mean, *[None] * 5, verdict, *sizes, *[None] * 3, bad, len(runs) - ended)
+            yield (arm, ended, mean, *[None] * 5, verdict, *sizes, *[None] * 3, bad, len(runs) - ended, *[None] * 3)
 
 
 def _row(run: Run, metric: str) -> Sequence[Any]:
@@ -121,7 +122,7 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 SHOWN = ("arm", "seeds", "mean", "difference", "95 % interval", "%", "p (Holm)", "p (equivalence)", "diverged",
-         "verdict", "parameters", "FLOPs a token")
+         "verdict", "95 % over documents and seeds", "parameters", "FLOPs a token")
 
 
 def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
@@ -136,15 +137,16 @@ def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
             outcomes = [run.outcome(results.metric) for run in runs]
             ended, bad = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("ended", "bad"))
             rows.append([arm, str(ended), _number(mean), *["–"] * 5, f"{bad}/{ended}", "baseline" if mean is not None else "–",
-                         *sizes])
+                         "–", *sizes])
             continue
-        ends = [conclusions.signed(end) for end in (effect.low, effect.high) if end is not None]
+        ends, over = (" … ".join(conclusions.signed(end) for end in both if end is not None) or "–" for both in (
+            (effect.low, effect.high), (effect.documents_low, effect.documents_high)))
         rows.append([
             arm, str(effect.n), _number(effect.mean),
-            "–" if effect.difference is None else conclusions.signed(effect.difference), " … ".join(ends) or "–",
+            "–" if effect.difference is None else conclusions.signed(effect.difference), ends,
             "–" if effect.percent is None else f"{effect.percent:+.2f}".replace("-", "−"),
             *map(conclusions.p_value, (effect.p_holm, effect.equivalence_p)),
-            f"{effect.diverged}/{effect.runs}", effect.verdict, *sizes,
+            f"{effect.diverged}/{effect.runs}", effect.verdict, over, *sizes,
         ])
     return rows
 
@@ -183,7 +185,7 @@ def _latex(results: Results, compared: Comparison | None) -> str:
     keep = [0, 1, 2, 3, 4, 6, 9]
     rows = [[row[column] for column in keep] for row in [list(SHOWN), *_shown(results, compared)]]
     body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
-    notes = conclusions.warnings(results, compared)
+    notes = [*(conclusions.doubts(compared) if compared else []), *conclusions.warnings(results, compared)]
     below = [rf"\multicolumn{{{len(keep)}}}{{p{{\linewidth}}}}{{\footnotesize {_tex(note)}}} \\" for note in notes]
     return "\n".join([r"\begin{tabular}{l" + "r" * (len(keep) - 2) + "l}", r"\toprule", body[0], r"\midrule", *body[1:],
                       r"\bottomrule", *below, r"\end{tabular}"]) + "\n"

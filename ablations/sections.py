@@ -162,21 +162,17 @@ def ladder(results: Results, compared: Comparison) -> Section | None:
 
 def documents(results: Results, compared: Comparison) -> Section | None:
     """Differences paired by document, over documents alone, and over documents and seeds."""
-    rows, seeds_of = [], {arm: {run.seed: losses for run in results.of(arm) if run.status == "finished"
-                                and (losses := run.by_document) is not None} for arm in results.arms}
-    for arm in results.arms:
-        here, there = seeds_of[arm], seeds_of[results.baseline]
-        both = [(here[seed], there[seed]) for seed in sorted(here.keys() & there.keys()) if len(here[seed]) == len(there[seed])]
-        if arm == results.baseline or not both or len({len(losses) for losses, _ in both}) > 1:
+    rows = []
+    for effect in compared.effects:
+        paired = conclusions.paired_documents(results, effect.arm)
+        if paired is None:
             continue
-        paired = np.array([losses - other for losses, other in both])
-        paired = paired[:, np.isfinite(paired).all(0)]
         try:
             texts = effects.documents(paired.mean(0, keepdims=True))
-            seeds = effects.documents(paired) if len(both) > 1 else None
+            seeds = effects.documents(paired) if len(paired) > 1 else None
         except ZooError:
             continue
-        rows.append([arm, str(len(both)), f"{paired.shape[1]:,}", signed(texts.value), _ends(texts), _ends(seeds)])
+        rows.append([effect.arm, str(len(paired)), f"{paired.shape[1]:,}", signed(texts.value), _ends(texts), _ends(seeds)])
     if not rows:
         return None
     told = ("The same documents in every arm, each counting the same however long, in nats a token. The first interval is of"

@@ -71,6 +71,9 @@ class Effect:
     diverged: int = 0  # of those, also where stuck
     capped: int = 0  # of the paired ones
     divergence_p: float | None = None  # Fisher's exact test against the baseline's rate
+    documents: int | None = None  # of the validation, where they are known
+    documents_low: float | None = None  # of the interval over documents and seeds
+    documents_high: float | None = None
     missing: int = 0
     notes: tuple[str, ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import itertools
 import json
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations import conclusions, design, figures, report, results, sections, stats
+from ablations import conclusions, design, effects, figures, report, results, sections, stats
 from ablations.page import Picture, Section, Table
 from ablations.results import Results
 from ablations.stats import Comparison
@@ -82,13 +83,10 @@ def test_a_main_effect_that_depends_on_another_factor_is_not_left_to_be_read_by_
     """Wherever the report stands: here one that is nothing on average, as it is worth as much one way as the other."""
     rows = list(itertools.product((0, 1), repeat=2))
     folder = crossed(tmp_path / "s", 2, rows, lambda a, b: 0.2 * a - 0.4 * a * b, design="factorial")
-    report.show(folder)
+    told = everywhere(folder, capsys)
     said = re.compile(r"The main effects of a=1 and b=1 are not to be read by themselves, as they interact "
                       r"\(a=1:b=1 .{1,3}0\.(39|40)\d+, p .{1,3} \.001\)")
     simple = re.compile(r"a=1 at b=0 .{1,3}0\.(19|20)\d+, a=1 at b=1 .{1,3}0\.(19|20|21)\d+")
-    told = {name: " ".join((folder / name).read_text(encoding="utf-8").split()) for name in ("report.md", "table.tex")}
-    told["report.html"] = html.unescape((folder / "report.html").read_text(encoding="utf-8"))
-    told["screen"] = " ".join(capsys.readouterr().out.split())
     for where, text in told.items():
         assert said.search(text), where
         assert simple.search(text), where
@@ -175,6 +173,64 @@ def test_documents_are_paired_and_say_what_they_generalise_over(tmp_path: Path) 
     assert alone[1] - alone[0] < 0.01
     assert both[1] - both[0] == pytest.approx(2 * 2.571 * 0.05 * np.std(range(6), ddof=1) / 6**0.5, rel=0.1)
     assert "nothing of other seeds" in prose(section)
+
+
+def everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """What the report says, in each of its places, as one line."""
+    report.show(folder)
+    told = {name: (folder / name).read_text(encoding="utf-8") for name in ("report.md", "table.tex", "report.html")}
+    told = {name: html.unescape(text).replace("<wbr>", "").replace("$-$", "−") for name, text in told.items()}
+    return {name: " ".join(text.split()) for name, text in (told | {"screen": capsys.readouterr().out}).items()}
+
+
+def test_better_by_less_than_the_margin_is_said_to_be_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = study(tmp_path / "s", {"a": -0.04, "b": 0.04, "far": -0.3, "near": 0.0})
+    assert judged(folder)[1]["a"].verdict == "better"
+    for where, text in everywhere(folder, capsys).items():
+        for arm, verdict in (("a", "better"), ("b", "worse")):
+            said = (f"{arm}: {verdict}" if where == "table.tex" else f"{arm} is {verdict} than base"
+                    ) + r", by less than what was said to matter \(±0.05\)"
+            assert re.search(said.replace("±", ".{1,7}"), text), (where, arm)
+        assert "base, by less" not in text.split("far is better than ")[-1][:20]
+        assert text.count("by less than what was said to matter") == 2
+
+
+@pytest.mark.parametrize(("documents", "apart", "said", "unsaid"), [
+    (41, 1.0, "which includes 0; 40 documents.", "too few"),
+    (41, 0.0, "documents and seeds −0.3", "includes 0"),
+    (4, 1.0, "which includes 0; 3 documents, too few to speak for others", "beyond"),
+    (16, 0.0, "15 documents, too few to speak for others", "includes 0"),
+    (2, 0.0, "Judged on 1 document, too few to speak for others", "includes 0"),
+])
+def test_a_verdict_is_not_without_what_other_documents_would_say(
+        documents: int, apart: float, said: str, unsaid: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The arm is better by its mean in all seeds; `apart` makes it so in some documents only."""
+    folder = study(tmp_path / "s", {"a": -0.3})
+    evaluated(folder, lambda arm, seed: (arm == "a") * (apart * 3 * np.sin(np.arange(documents)) - 0.3), documents)
+    found, compared = judged(folder)
+    assert compared["a"].verdict == "better"
+    for where, text in everywhere(folder, capsys).items():
+        assert said in text, where
+        assert unsaid not in text, where
+    row = next(row for row in csv.DictReader((folder / "comparison.csv").open(encoding="utf-8")) if row["arm"] == "a")
+    assert row["documents"] == str(documents - 1)
+    paired = conclusions.paired_documents(found, "a")
+    if documents > 2 and paired is not None:
+        over = effects.documents(paired)
+        assert (float(row["documents_low"]), float(row["documents_high"])) == pytest.approx((over.low, over.high))
+
+
+def test_documents_say_nothing_of_another_metric(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", {"a": -0.3}, metric="val/bits_per_byte")
+    evaluated(folder, lambda arm, seed: 0.0)
+    assert judged(folder)[1]["a"].documents is None
+
+
+def test_equivalent_beside_documents_beyond_the_margin_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = study(tmp_path / "s", {"a": 0.0})
+    evaluated(folder, lambda arm, seed: (arm == "a") * np.sin(np.arange(41)), 41)
+    for where, text in everywhere(folder, capsys).items():
+        assert "which reaches beyond the margin; 40 documents." in text, where
 
 
 def budgets(folder: Path, losses: dict[str, float], **more: Any) -> Path:
