@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from ablations.plan import JUDGED, Plan
 from zoo import dashboard
 from zoo.registry import first_line
 
-STEP = "trainer/global_step"  # Lightning's name of it
 JUDGING = f'Metric("Tags") in ["{JUDGED}"]'
 SHARED = (".html", ".md", ".csv", ".tex", ".json")  # of the files in a study's folder, what goes into the artifact
 
@@ -44,7 +44,8 @@ def _published(plan: Plan) -> Iterator[str]:
                 artifact.add_file(str(path))
         run.log_artifact(artifact)
     if mode == "offline":
-        yield f"wandb sync {plan.folder}/wandb/latest-run sends the report to wandb.ai, after `wandb login`"
+        latest = shlex.join(["wandb", "sync", f"{plan.folder}/wandb/latest-run"])
+        yield f"{latest} sends the report to wandb.ai, after `wandb login`"
     if mode != "online":
         return
     try:
@@ -113,7 +114,7 @@ def _panels(metric: str) -> list[Any]:
     arms: Mapping[str, Any] = {"groupby": "JobType", "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev",
                                "max_runs_to_show": 100}
     return [
-        *(wr.LinePlot(title=name, x=STEP, y=[name], **arms) for name in dict.fromkeys(["val/loss", metric])),
+        *(wr.LinePlot(title=name, x=dashboard.STEP, y=[name], **arms) for name in dict.fromkeys(["val/loss", metric])),
         wr.BarPlot(title=f"{metric} at the end", metrics=[wr.SummaryMetric(metric)], **arms),
-        wr.LinePlot(title="training speed", x=STEP, y=["train/tokens_per_second"], title_y="tokens a second", **arms),
+        wr.LinePlot(title="training speed", x=dashboard.STEP, y=["train/tokens_per_second"], title_y="tokens a second", **arms),
     ]

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import netrc
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import wandb
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from lightning.pytorch.loggers import WandbLogger
 from wandb.sdk.lib.module import unset_globals
+from yaml import YAMLError
 
 from zoo.config import Config
 from zoo.registry import ZooError, first_line
 
+STEP = "trainer/global_step"  # Lightning's name of it
+NAME = 128  # characters, which is W&B's limit
+UNSAID = ("hydra.", "logger", "trainer.", "resume", "changing")  # in a run's name, unless they vary
+DEEPEST = 3  # folders from a job's up to its sweep's
 log = logging.getLogger("zoo")
 
 
@@ -27,13 +36,12 @@ def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> Wandb
     """A logger whose run has the component names and cost figures at the top of its configuration."""
     settings = config["logger"]
     flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
-    unsaid = ("hydra.", "logger", "trainer.", "resume", "changing")
-    label = ",".join(word for word in summary["overrides"] if not word.startswith(unsaid))
+    group, varied = sweep(folder)
     summary["wandb"] = mode(settings["mode"])
     if "WANDB_SWEEP_ID" in os.environ:  # W&B takes its agent's name for the run, as it must when it is resumed
         summary["id"] = os.environ.get("WANDB_RUN_ID", summary["id"])
     run = begin(
-        settings, folder, name=(settings["label"] or label)[:128] or "default", group=settings["group"] or _sweep(folder),
+        settings, folder, name=title(summary["overrides"], varied, settings["label"]), group=settings["group"] or group,
         job_type=settings["job_type"] or "train", tags=list(settings["tags"]), mode=summary["wandb"], id=summary["id"],
         resume="allow", config={**flat, "config": config},
     )
@@ -61,7 +69,11 @@ class Dashboard(WandbLogger):
         super().__init__(experiment=run)
         self.summary = summary
 
-    log_metrics = _dispensable(WandbLogger.log_metrics)
+    @_dispensable
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log at a step of the optimiser, which is then W&B's own step, and so the x axis of every curve."""
+        self.experiment.log({**metrics, STEP: step}, step=step)
+
     log_hyperparams = _dispensable(WandbLogger.log_hyperparams)
     finalize = _dispensable(WandbLogger.finalize)
 
@@ -89,12 +101,20 @@ def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
     try:
         return wandb.init(dir=folder.resolve(), project=settings["project"], entity=settings["entity"], settings=quiet, **about)
     except (wandb.errors.UsageError, ValueError) as error:
-        raise ZooError(f"logger: {first_line(error)}") from error
+        raise ZooError(f"logger: {_said(error)}") from error
     except Exception as error:  # the server refuses, or is lost between `mode` and here
         if about["mode"] != "online":
             raise
         log.warning(f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync` sends it later")
         return begin(settings, folder, **about | {"mode": "offline"})
+
+
+def _said(error: Exception) -> str:
+    """What an error of W&B's says: of those of pydantic the reasons, as their first line counts them only."""
+    reasons = getattr(error, "errors", None)
+    if not callable(reasons):
+        return first_line(error)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in reasons())
 
 
 def mode(asked: str) -> str:
@@ -121,6 +141,30 @@ def _in_netrc(host: str) -> bool:
         return False
 
 
-def _sweep(folder: Path) -> str | None:
-    """The sweep that a job's folder lies in, so that its runs form one group."""
-    return folder.parent.name if folder.parent.name.startswith("sweep") else None
+def sweep(folder: Path) -> tuple[str | None, list[str]]:
+    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in it.
+
+    Hydra writes both into the sweep's folder, before its first job.
+    """
+    for place in list(folder.resolve().parents)[:DEEPEST]:
+        with contextlib.suppress(OSError, ValueError, YAMLError, LookupError, TypeError, HydraException):
+            told = yaml.safe_load((place / "multirun.yaml").read_text(encoding="utf-8"))["hydra"]["overrides"]["task"]
+            parsed = OverridesParser.create().parse_overrides([str(word) for word in told])
+            return place.name, [word.key_or_group for word in parsed if word.is_sweep_override()]
+    return None, []
+
+
+def title(overrides: Sequence[str], varied: Sequence[str], label: str | None = None) -> str:
+    """A run's name: what varies in its sweep first, then its other words, or what it is labelled; never two alike.
+
+    >>> title(["norm=rms", "seed=1", "trainer.max_steps=9"], ["seed"])
+    'seed=1,norm=rms'
+    """
+    keys = [word.lstrip("+").partition("=")[0] for word in overrides]
+    first = [word for word, key in zip(overrides, keys, strict=True) if key in varied]
+    others = [word for word in overrides if word not in first and not word.startswith(UNSAID)]
+    name = ",".join([label, *first] if label else [*first, *others]) or "default"
+    if len(name) <= NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: NAME - len(digest) - 1]}…{digest}"
