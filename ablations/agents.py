@@ -31,7 +31,7 @@ def write(plan: Plan, words: Sequence[str], path: Path) -> None:
         "name": plan.folder.name, **{key: loggers[0][key] for key in ("project", "entity") if loggers[0][key]},
         "program": "ablations.run", "method": "grid",
         "command": ["${env}", "${interpreter}", "-m", "${program}", *words, "${args_no_hyphens}"],
-        "metric": {"name": plan.study.metric, "goal": "maximize" if plan.study.higher_is_better else "minimize"},
+        "metric": {"name": plan.study.metric, "goal": "minimize" if plan.study.measure.lower_is_better else "maximize"},
         "parameters": {"arm": {"values": [arm.name for arm in plan.arms]}, "seed": {"values": plan.study.seeds}},
     }
     told = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)

@@ -10,8 +10,10 @@ import numpy as np
 
 from ablations import effects, stats
 from ablations.effects import Factorial
+from ablations.outcomes import mark, signed
 from ablations.results import Results
 from ablations.stats import Array, Comparison, Effect
+from zoo import metrics
 from zoo.registry import ZooError
 
 FEW_DOCUMENTS = 30  # below which an interval over them is not to be trusted
@@ -21,12 +23,8 @@ NO_MARGIN = 1e-12  # stands for a margin that nobody stated: nothing is within i
 def compare(results: Results) -> Comparison:
     """The primary test of the protocol, at half its α for each earlier look at other seeds or arms in this folder."""
     looks = len(results.plan.get("looks", [])) if results.plan else 1
-    lost = sorted({outcome.arm for outcome in results.outcomes() if outcome.ended and outcome.bad})
-    if lost and results.cap is None:
-        raise ZooError(f"runs of {', '.join(lost)} diverged, and in {results.metric} no value is known that would count for"
-                       " them: compare by val/loss, where it is the unigram loss")
     found = stats.compare(results.outcomes(), results.baseline, margin=results.study.get("margin") or NO_MARGIN,
-                          cap=results.cap, lower_is_better=not results.higher_is_better, look=max(1, looks))
+                          cap=results.cap, lower_is_better=results.measure.lower_is_better, look=max(1, looks))
     found = replace(found, effects=tuple(replace(effect, **_over_documents(results, effect.arm)) for effect in found.effects))
     if results.pending:  # a verdict now would be a look that the specification does not have
         early = (replace(effect, verdict="exploratory", needed=None) for effect in found.effects)
@@ -58,19 +56,16 @@ def _over_documents(results: Results, arm: str) -> dict[str, Any]:
     return found
 
 
-def unit(metric: str) -> str:
-    known = {"val/loss": "nats a token", "val/bits_per_byte": "bits a byte", "val/accuracy": "of accuracy"}
-    return known.get(metric, f"of {metric}")
-
-
 def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     """One arm against the baseline, in words that a reviewer can check against the table."""
     arm, base = effect.arm, compared.baseline
     lost = f" {effect.diverged} of its {effect.runs} runs diverged or learned nothing." if effect.diverged else ""
+    if there := compared.diverged.get(base):
+        lost += f" {there} of the {compared.runs[base]} runs of {base} diverged or learned nothing."
     if effect.difference is None:
         why = f"no run of it or of {base} learned anything" if effect.n else f"no run can be paired with {base}"
         return f"{arm}: {why}, so that nothing can be said.{lost}"
-    measured = f"a difference of {signed(effect.difference)} {unit(metric)}{_percent(effect, metric)}"
+    measured = f"a difference of {signed(effect.difference)} {metrics.of(metric).unit}{_percent(effect, metric)}"
     if effect.low is not None and effect.high is not None:
         measured += f", 95 % interval {signed(effect.low)} to {signed(effect.high)}"
     seeds = f"{effect.n} seed{'s' * (effect.n > 1)}"
@@ -123,8 +118,8 @@ def doubts(compared: Comparison) -> list[str]:
 
 
 def _percent(effect: Effect, metric: str) -> str:
-    """Where a share of the baseline says something: not of an accuracy, which is one already, nor of next to nothing."""
-    said = effect.percent is not None and abs(effect.percent) < 1000 and "accuracy" not in metric
+    """Where a share of the baseline says something: not of a metric that is one already, nor of next to nothing."""
+    said = effect.percent is not None and abs(effect.percent) < 1000 and not metrics.of(metric).share
     return f" ({effect.percent:+.1f} %)".replace("-", "−") if said else ""
 
 
@@ -172,9 +167,10 @@ def dependent(found: Factorial, compared: Comparison) -> list[str]:
     told = []
     for one in found.interacting(compared.alpha):
         names = " and ".join(f"{factor}={level}" for factor, level in dict.fromkeys(found.parts[one.name]))
-        within = ", ".join(f"{effect.name} {signed(effect.value)}" for effect in found.within(one.name))
+        within = ", ".join(f"{effect.name} {signed(effect.value)}{mark(effect.capped)}" for effect in found.within(one.name))
         told.append(f"The main effects of {names} are not to be read by themselves, as they interact ({one.name}"
-                    f" {signed(one.value)}, p {_equals(one.p_holm)}): each is an average over effects that differ"
+                    f" {signed(one.value)}{mark(one.capped)}, p {_equals(one.p_holm)}): each is an average over effects that"
+                    " differ"
                     + (f" ({within})." if within else "."))
     return told
 
@@ -225,10 +221,6 @@ def judged(results: Results) -> tuple[Comparison | None, list[str]]:
         return compare(results), []
     except ZooError as error:
         return None, [str(error)]
-
-
-def signed(number: float) -> str:
-    return f"{number:+.4f}".replace("-", "−")
 
 
 def _equals(p: float | None) -> str:

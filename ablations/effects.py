@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ablations.stats import POWER, Array, Outcome, holm, paired_t, seeds_needed, t_power, t_test, tabulate
+from ablations.outcomes import Outcome, tabulate
+from ablations.stats import POWER, Array, holm, paired_t, seeds_needed, t_power, t_test
 from zoo.registry import ZooError
 
 

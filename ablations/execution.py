@@ -14,11 +14,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from ablations.live import Watch, metric
+from ablations.live import Watch
+from ablations.outcomes import outcome
 from ablations.plan import Job, Plan, points
 from zoo import config as configuration
 from zoo import locks, registry, storage, train
-from zoo.registry import ZooError, did_you_mean, first_line
+from zoo.registry import ZooError, first_line
 from zoo.words import typed
 
 BUSY = "busy"  # another process has this job
@@ -82,23 +83,32 @@ def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
 
 
 def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The point at which each arm was best over the tuning seeds; the whole search goes into study.json."""
-    sign = -1 if plan.study.higher_is_better else 1
-    scores: dict[str, list[list[float]]] = {arm.name: [[] for _ in points(plan.study)] for arm in plan.arms}
+    """The point at which each arm was best over the tuning seeds; the whole search goes into study.json.
+
+    A point at which a run diverged or failed is never chosen; where all are such, none is, and the arm runs as it is.
+    """
+    measure, grid = plan.study.measure, points(plan.study)
+    scores: dict[str, list[list[float | None]]] = {arm.name: [[] for _ in grid] for arm in plan.arms}
     for job in plan.trials():
-        value = metric(plan.study, storage.read_json(plan.folder / job.folder / "summary.json"))
-        scores[job.arm][job.trial or 0].append(float("inf") if value is None else sign * value)
+        summary = storage.read_json(plan.folder / job.folder / "summary.json")
+        ended = outcome(job.arm, job.seed, summary, measure)
+        scores[job.arm][job.trial or 0].append(ended.value if ended.status == "finished" else None)
     chosen, told = {}, {}
     for arm, found in scores.items():
-        means = [statistics.fmean(values) for values in found]
-        point = points(plan.study)[min(range(len(means)), key=means.__getitem__)]
-        grid = plan.study.tune.grid if plan.study.tune else {}
-        edges = [option for option, value in point.items() if value in (grid[option][0], grid[option][-1])]
+        means = [_mean(values) for values in found]
+        reached = [(mean if measure.lower_is_better else -mean, place) for place, mean in enumerate(means) if mean is not None]
+        point = grid[min(reached)[1]] if reached else {}
+        axes = plan.study.tune.grid if plan.study.tune else {}
+        edges = [option for option, value in point.items() if value in (axes[option][0], axes[option][-1])]
         chosen[arm] = point
-        told[arm] = {"point": point, "at_the_edge": edges, "points": points(plan.study),
-                     "means": [sign * mean if mean < float("inf") else None for mean in means]}
+        told[arm] = {"point": point, "at_the_edge": edges, "points": grid, "means": means}
     storage.write_json(plan.folder / "study.json", storage.read_json(plan.folder / "study.json") | {"tuned": told})
     return chosen
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 def _refuse_others(plan: Plan, jobs: Sequence[Job]) -> None:
@@ -176,7 +186,4 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
         finally:
             sys.argv, current = argv, None
     runs = [storage.read_json(plan.folder / job.folder / "summary.json") for job in [*plan.trials(), *plan.jobs()]]
-    reached = {name for run in runs if run.get("status") == "finished" for name in run.get("metrics") or {}}
-    if reached and plan.study.metric not in reached:
-        raise ZooError(f"no run measures {plan.study.metric}{did_you_mean(plan.study.metric, sorted(reached))}")
     return sum(run.get("status") not in SETTLED for run in runs)

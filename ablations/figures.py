@@ -14,8 +14,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ablations.effects import Estimate
+from ablations.outcomes import mark
 from ablations.results import Results
 from ablations.stats import Array, Comparison
+from zoo import metrics
 
 INK = "#010203"  # stands for the page's own text colour
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#999999")  # Okabe & Ito 2008
@@ -59,12 +61,15 @@ def plain(text: str, letters: int = LETTERS) -> str:
 
 def colours(results: Results) -> dict[str, str]:
     """One for each arm; where there are more than can be told apart, for the baseline and the best."""
-    reached = {arm: [value for run in results.of(arm) if (value := run.value(results.metric)) is not None]
-               for arm in results.arms}
-    sign = -1 if results.higher_is_better else 1
-    best = sorted((arm for arm in results.arms if reached[arm]), key=lambda arm: sign * float(np.mean(reached[arm])))
+    reached = {arm: mean for arm in results.arms if (mean := results.table.mean(arm)) is not None}
+    best = sorted(reached, key=lambda arm: reached[arm] if results.measure.lower_is_better else -reached[arm])
     told = list(dict.fromkeys([results.baseline, *(best if len(results.arms) > len(COLOURS) else results.arms)]))
     return dict(zip(told, COLOURS[: len(COLOURS) - (len(results.arms) > len(COLOURS))], strict=False))
+
+
+def axis(results: Results) -> str:
+    """The study's metric with its unit."""
+    return plain(f"{results.metric} ({results.measure.unit})")
 
 
 Row = tuple[str, float, float | None, float | None, str]  # name, value, low, high, colour
@@ -89,21 +94,22 @@ def _intervals(rows: Sequence[Row], margin: float, label: str) -> Any:
 
 
 @_picture
-def forest(results: Results, compared: Comparison, unit: str) -> str:
+def forest(results: Results, compared: Comparison) -> str:
     """Each arm's difference from the baseline, with its interval and the margin within which it does not matter."""
     by_verdict = {"better": COLOURS[2], "worse": COLOURS[1], "equivalent": COLOURS[0]}
     effects = sorted(compared.effects, key=lambda effect: results.arms.index(effect.arm))
-    rows = [(effect.arm, effect.difference, effect.low, effect.high, by_verdict.get(effect.verdict, REST))
+    rows = [(effect.arm + mark(effect.bad), effect.difference, effect.low, effect.high, by_verdict.get(effect.verdict, REST))
             for effect in effects if effect.difference is not None]
     figure = _intervals(rows, compared.margin,
-                        f"difference from {plain(compared.baseline, 24)} in {unit}, with 95 % intervals")
+                        f"difference from {plain(compared.baseline, 24)} in {results.measure.unit}, with 95 % intervals")
     return _svg(figure, "forest plot of the differences")
 
 
 @_picture
 def estimates(found: Sequence[Estimate], margin: float, label: str) -> str:
     """Numbers with intervals: what is apart from 0 after Holm's correction in colour."""
-    rows = [(one.name, one.value, one.low, one.high, COLOURS[0] if (one.p_holm or one.p) <= 0.05 else REST) for one in found]
+    rows = [(one.name + mark(one.capped), one.value, one.low, one.high,
+             COLOURS[0] if (one.p_holm or one.p) <= 0.05 else REST) for one in found]
     figure = _intervals(rows, margin, label)
     return _svg(figure, label)
 
@@ -116,7 +122,8 @@ def curves(results: Results) -> str:
     named, after = colours(results), []
     loss = results.metric == "val/loss"  # what is trained on is in the same unit
     for arm in sorted(results.arms, key=lambda arm: arm in named):
-        steps, mean, spread = over_seeds([run.curve(results.metric) for run in results.of(arm)])
+        runs = [run for run in results.of(arm) if run.status != "failed"]
+        steps, mean, spread = over_seeds([run.curve(results.metric) for run in runs])
         colour = named.get(arm, REST)
         if len(steps):
             axes.plot(steps, mean, "-o", ms=3, color=colour, zorder=3 if arm in named else 1)
@@ -124,7 +131,7 @@ def curves(results: Results) -> str:
         if arm not in named:
             continue
         axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
-        steps, mean, _ = over_seeds([run.curve("train/loss") for run in results.of(arm)] if loss else [])
+        steps, mean, _ = over_seeds([run.curve("train/loss") for run in runs] if loss else [])
         if len(steps):
             axes.plot(steps, smooth(mean), lw=0.8, color=colour, alpha=0.8, zorder=2)
             after.append(smooth(mean)[len(mean) // 8:])
@@ -132,18 +139,24 @@ def curves(results: Results) -> str:
         low, high = min(each.min() for each in after), np.quantile([each.max() for each in after], 0.8)
         axes.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
     axes.set_xlabel("optimiser step")
-    axes.set_ylabel(plain(results.metric))
+    axes.set_ylabel(axis(results))
     _legend(figure, results, named)
     return _svg(figure, "curves of training")
 
 
 def over_seeds(runs: Sequence[Array]) -> tuple[Array, Array, Array]:
-    """Steps, mean and standard deviation of several runs' values, at each step that one of them has."""
-    every = np.concatenate([np.empty((0, 2)), *runs])
+    """Steps, mean and standard deviation of several runs' values, at each step at which all of them have a finite one.
+
+    Of those that are left where some have diverged, a mean would fall as the worst leave it.
+    """
+    known = [run for run in runs if len(run)]
+    every = np.concatenate([np.empty((0, 2)), *known])
     every = every[np.isfinite(every).all(1)]
     steps, at, number = np.unique(every[:, 0], return_inverse=True, return_counts=True)
     mean = np.bincount(at, every[:, 1], len(steps)) / number
-    return steps, mean, np.sqrt(np.bincount(at, (every[:, 1] - mean[at]) ** 2, len(steps)) / number)
+    spread = np.sqrt(np.bincount(at, (every[:, 1] - mean[at]) ** 2, len(steps)) / number)
+    whole = number == len(known)
+    return steps[whole], mean[whole], spread[whole]
 
 
 def smooth(values: Array) -> Array:
@@ -168,15 +181,15 @@ def cost(results: Results, keys: Sequence[tuple[str, str]]) -> str:
         arms, x, y = zip(*points, strict=True)
         axes.scatter(x, y, 16, [named.get(arm, REST) for arm in arms], alpha=0.8, lw=0)
         axes.set_xlabel(name)
-        axes.set_ylabel(plain(results.metric))
+        axes.set_ylabel(axis(results))
     _legend(figure, results, named)
     return _svg(figure, "cost against quality")
 
 
 def _costs(results: Results, key: str) -> list[tuple[str, float, float]]:
-    """(arm, cost, value) of each run; nothing where all cost the same, as a column of points says nothing."""
-    points = [(run.arm, float(x), y) for run in results.runs
-              if isinstance(x := run.summary.get(key), int | float) and (y := run.value(results.metric)) is not None]
+    """(arm, cost, what it counts as) of each run; nothing where all cost the same, as a column of points says nothing."""
+    points = [(run.arm, x, outcome.value) for run, outcome in zip(results.runs, results.outcomes(), strict=True)
+              if (x := metrics.number(run.summary.get(key))) is not None and outcome.ended and outcome.value is not None]
     return points if len({x for _, x, _ in points}) > 1 else []
 
 
@@ -192,7 +205,7 @@ def positions(results: Results, losses: Mapping[str, Array], trained: int | None
     if trained:
         axes.axvline(trained, color=INK, lw=1, ls=":")
     axes.set_xlabel("position in the block" + (" (dotted: the length trained on)" if trained else ""))
-    axes.set_ylabel("loss in nats a token")
+    axes.set_ylabel("val/loss (nats per token)")
     _legend(figure, results, named)
     return _svg(figure, "loss by position")
 
@@ -223,7 +236,7 @@ def steps(results: Results, rungs: Mapping[str, float], label: str) -> str:
     names = list(rungs)[::-1]
     axes.plot([rungs[name] for name in names], range(len(names)), "-o", color=COLOURS[0])
     axes.axvline(rungs[results.baseline], color=INK, lw=1, ls=":")
-    axes.set_yticks(range(len(names)), [plain(name, 28) for name in names])
+    axes.set_yticks(range(len(names)), [plain(name, 28) + results.table.mark(name) for name in names])
     axes.set_xlabel(label)
     return _svg(figure, "what the ladder reached, rung by rung")
 
@@ -237,7 +250,7 @@ def trials(results: Results, best: Mapping[str, Array]) -> str:
         axes.plot(range(1, len(values) + 1), values, "-o", ms=3, color=named.get(arm, REST), zorder=2 if arm in named else 1)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("trials")
-    axes.set_ylabel(f"expected best {plain(results.metric)}")
+    axes.set_ylabel(f"expected best {axis(results)}")
     _legend(figure, results, named)
     return _svg(figure, "expected best against trials")
 
@@ -247,7 +260,8 @@ def _legend(figure: Any, results: Results, named: Mapping[str, str]) -> None:
     from matplotlib.lines import Line2D
 
     rest = len(results.arms) - len(named)
-    entries = [*((plain(arm), colour) for arm, colour in named.items()), *([(f"{rest} other arms", REST)] if rest else [])]
+    entries = [*((plain(arm) + results.table.mark(arm), colour) for arm, colour in named.items()),
+               *([(f"{rest} other arms", REST)] if rest else [])]
     longest = max(len(name) for name, _ in entries)
     figure.legend([Line2D([], [], color=colour, lw=2) for _, colour in entries], [name for name, _ in entries],
                   loc="outside lower center", ncols=max(1, min(4, 90 // (longest + 6))))

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -16,24 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ablations import outcomes
+from ablations.outcomes import Outcome, shown
 from ablations.plan import Job, Plan, duration
-from ablations.study import Study
 from zoo import storage
 
 ENDED = ("finished", "diverged", "failed")
-
-
-def metric(study: Study, run: Mapping[str, Any]) -> float | None:
-    """What a finished run reached."""
-    value = (run.get("metrics") or {}).get(study.metric) if run.get("status") == "finished" else None
-    return float(value) if isinstance(value, int | float) else None
-
-
-def capped(study: Study, run: Mapping[str, Any]) -> float | None:
-    """What a run counts as: a diverged one is not dropped, but has learned no more than how often each token comes."""
-    if run.get("status") == "diverged" and study.metric == "val/loss":
-        return run.get("unigram_nats")
-    return metric(study, run)
 
 
 class Watch:
@@ -76,22 +63,32 @@ class Watch:
                     fresh.append(job)
         return fresh
 
+    def counted(self) -> tuple[list[Outcome], outcomes.Table]:
+        """How the runs that count have ended so far, and what each counts as."""
+        measure = self.plan.study.measure
+        summaries = [(job, self.ended[job.folder]) for job in self.jobs if job.trial is None and job.folder in self.ended]
+        cap = outcomes.unigram_level((run for _, run in summaries), measure)
+        found = [outcomes.outcome(job.arm, job.seed, run, measure) for job, run in summaries]
+        found = outcomes.settled(found, cap, measure.lower_is_better)
+        return found, outcomes.arranged(found, cap)
+
     def table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
         table.add_column("arm", overflow="fold")
         for column in ("seeds", self.plan.study.metric, "± sd", "time left"):
             table.add_column(column, justify="right")
+        runs, counted = self.counted()
         for arm in self.plan.arms:
             jobs = [job for job in self.jobs if job.arm == arm.name and job.trial is None]
-            runs = [self.ended[job.folder] for job in jobs if job.folder in self.ended]
-            how = Counter(str(run["status"]) for run in runs)
+            how = Counter(run.status for run in runs if run.arm == arm.name)
             odd = "".join(f", {how[status]} {status}" for status in ("diverged", "failed") if how[status])
-            values = [value for run in runs if (value := capped(self.plan.study, run)) is not None]
+            values = list(counted.values.get(arm.name, {}).values())
             left = self._left(sum(job.folder not in self.ended for job in self.jobs if job.arm == arm.name))
             table.add_row(Text(arm.name), f"{how['finished']}/{len(jobs)}{odd}",
-                          f"{statistics.fmean(values):.4f}" if values else "–",
-                          f"{statistics.stdev(values):.4f}" if len(values) > 1 else "–", left)
-        table.caption = Text(f"{len(self.ended)}/{len(self.jobs)} runs, {self._left(len(self.jobs) - len(self.ended))} left")
+                          shown(counted.mean(arm.name)) + counted.mark(arm.name),
+                          shown(statistics.stdev(values) if len(values) > 1 else None), left)
+        done = f"{len(self.ended)}/{len(self.jobs)} runs, {self._left(len(self.jobs) - len(self.ended))} left"
+        table.caption = Text("\n".join(filter(None, [done, counted.note])))
         return table
 
     def _watch(self) -> None:
@@ -105,9 +102,10 @@ class Watch:
     def _tell(self, fresh: list[Job]) -> None:
         for job in fresh if not self.live.is_started else ():
             run = self.ended[job.folder]
-            value, seconds = metric(self.plan.study, run), run.get("seconds")
-            words = [job.arm, f"seed {job.seed}", "" if job.trial is None else f"trial {job.trial}", str(run["status"])]
-            words += [f"{self.plan.study.metric} {value:.4f}"] if value is not None else [str(run.get("error") or "")]
+            ended = outcomes.outcome(job.arm, job.seed, run, self.plan.study.measure)
+            seconds, measured = run.get("seconds"), ended.status == "finished"
+            words = [job.arm, f"seed {job.seed}", "" if job.trial is None else f"trial {job.trial}", ended.status]
+            words += [f"{self.plan.study.metric} {shown(ended.value)}" if measured else str(run.get("error") or "")]
             words += [f"{seconds:.1f} s"] if isinstance(seconds, int | float) else []
             left = self._left(len(self.jobs) - len(self.ended))
             words.append(f"({len(self.ended)}/{len(self.jobs)}, {left} left)")

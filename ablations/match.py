@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ablations.design import Arm, naming, with_words
-from ablations.study import Study
+from ablations.study import TOLERANCE, UNITS, Study
 from zoo import cost, models
 from zoo.config import Config
 from zoo.registry import ZooError
-
-TOLERANCE = 0.01
-UNITS = {"params": "parameters", "active": "active", "flops": "training_flops", "tokens": "tokens"}
 
 
 def measured(config: Mapping[str, Any]) -> dict[str, int]:

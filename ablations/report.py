@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import statistics
 import sys
 from collections import Counter
@@ -19,17 +20,19 @@ from rich import table as printed
 from rich.console import Console
 from rich.text import Text
 
-from ablations import conclusions, page
+from ablations import budgets, conclusions, page
+from ablations.outcomes import MARK, Outcome, mark, shown, signed
 from ablations.page import Picture, Section, Table
 from ablations.results import Results, Run, load
-from ablations.stats import Comparison
+from ablations.stats import Comparison, Effect
 from zoo.registry import command, plainly
 from zoo.storage import write_atomically
 
 COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters", "flops",
-              "equivalence_p", "percent", "needed", "diverged", "missing", "documents", "documents_low", "documents_high")
-RUNS = ("arm", "seed", "status", "value", "parameters", "flops_per_token", "tokens", "seconds", "tokens_per_second",
-        "peak_memory_bytes", "fingerprint", "git_sha", "folder", "command")
+              "equivalence_p", "percent", "needed", "diverged", "missing", "documents", "documents_low",
+              "documents_high", "baseline_diverged", "note", "budget")
+RUNS = ("arm", "seed", "status", "value", "counts_as", "parameters", "flops_per_token", "tokens", "seconds",
+        "tokens_per_second", "peak_memory_bytes", "fingerprint", "git_sha", "folder", "command")
 
 
 def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
@@ -42,7 +45,7 @@ def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
     below = sections.sections(results, compared)
     files = {
         "comparison.csv": _csv(COMPARISON, _arms(results, compared)),
-        "runs.csv": _csv(RUNS, (_row(run, results.metric) for run in results.runs)),
+        "runs.csv": _csv(RUNS, map(_row, results.runs, results.outcomes(), itertools.repeat(results.metric))),
         "report.md": _markdown(results, compared, told, below), "table.tex": _latex(results, compared),
         "report.html": _html(results, compared, told, below),
     }
@@ -60,15 +63,13 @@ def show(folder: Path) -> None:
         table.add_column(column, justify="left" if column in ("arm", "runs", "verdict") else "right", overflow="fold")
     effects = {effect.arm: effect for effect in compared.effects} if compared else {}
     for arm in results.arms:
-        runs, effect = results.of(arm), effects.get(arm)
-        ended = [outcome for run in runs if (outcome := run.outcome(results.metric)).ended]
-        counted = [compared.cap if compared and outcome.bad else outcome.value for outcome in ended]  # none is dropped
-        values = [value for value in counted if value is not None]
-        difference = conclusions.signed(effect.difference) if effect and effect.difference is not None else ""
+        effect, values = effects.get(arm), list(results.table.values.get(arm, {}).values())
+        states = Counter(run.status for run in results.outcomes() if run.arm == arm)
         table.add_row(
-            Text(arm), ", ".join(f"{number} {status}" for status, number in Counter(run.status for run in runs).items()),
-            f"{statistics.mean(values):.4f}" if values else "–", f"{statistics.stdev(values):.4f}" if len(values) > 1 else "–",
-            difference, _count(runs, "parameters"), effect.verdict if effect else "baseline" if arm == results.baseline else "",
+            Text(arm), ", ".join(f"{number} {status}" for status, number in states.items()), _mean(results, arm),
+            shown(statistics.stdev(values) if len(values) > 1 else None), _difference(effect, ""),
+            _count(results.of(arm), "parameters"),
+            effect.verdict if effect else "baseline" if arm == results.baseline else "",
         )
     console.print(table)
     for _, sentence in _sentences(results, compared):
@@ -83,30 +84,45 @@ def _sentences(results: Results, compared: Comparison | None) -> list[tuple[str,
         return []
     order = {arm: number for number, arm in enumerate(results.arms)}
     effects = sorted(compared.effects, key=lambda effect: order[effect.arm])
-    return [(effect.verdict, conclusions.sentence(effect, compared, results.metric)) for effect in effects]
+    return [(effect.verdict, " ".join(filter(None, (
+        conclusions.sentence(effect, compared, results.metric), budgets.remark(results, effect.arm))))) for effect in effects]
+
+
+def _mean(results: Results, arm: str) -> str:
+    """An arm's mean as it is shown everywhere, marked where it has runs that learned nothing."""
+    return shown(results.table.mean(arm)) + results.table.mark(arm)
+
+
+def _difference(effect: Effect | None, nothing: str = "–") -> str:
+    if effect is None or effect.difference is None:
+        return nothing
+    return signed(effect.difference) + mark(effect.bad)
 
 
 def _arms(results: Results, compared: Comparison | None) -> Iterable[Sequence[Any]]:
     effects = {effect.arm: effect for effect in compared.effects} if compared else {}
+    table, there = results.table, len(results.table.bad.get(results.baseline, ()))
     for arm in results.arms:
-        runs = results.of(arm)
+        runs, mean, bad = results.of(arm), table.mean(arm), len(table.bad[arm])
         sizes = [_first(runs, key) for key in ("parameters", "flops_per_token")]
+        note = table.note if bad or there else None
         if effect := effects.get(arm):
-            yield (arm, effect.n, effect.mean, effect.difference, effect.low, effect.high, effect.p, effect.p_holm,
-                   effect.verdict, *sizes, effect.equivalence_p, effect.percent, effect.needed, effect.diverged, effect.missing,
-                   effect.documents, effect.documents_low, effect.documents_high)
+            yield (arm, effect.n, mean, effect.difference, effect.low, effect.high, effect.p, effect.p_holm,
+                   effect.verdict, *sizes, effect.equivalence_p, effect.percent, effect.needed,
+                   bad, effect.missing, effect.documents, effect.documents_low, effect.documents_high, there, note,
+                   budgets.remark(results, arm))
         else:
-            bad, ended = (sum(getattr(run.outcome(results.metric), name) for run in runs) for name in ("bad", "ended"))
-            is_base = compared is not None and arm == results.baseline
-            mean = compared.baseline_mean if compared is not None and is_base else None
-            verdict = "baseline" if is_base else None
-            yield (arm, ended, mean, *[None] * 5, verdict, *sizes, *[None] * 3, bad, len(runs) - ended, *[None] * 3)
+            ended = sum(run.ended for run in results.outcomes() if run.arm == arm)
+            verdict = "baseline" if compared is not None and arm == results.baseline else None
+            yield (arm, ended, mean, *[None] * 5, verdict, *sizes, *[None] * 3, bad, len(runs) - ended, *[None] * 3, there,
+                   note, None)
 
 
-def _row(run: Run, metric: str) -> Sequence[Any]:
-    told = [run.summary.get(key) for key in RUNS[4:10]]
+def _row(run: Run, outcome: Outcome, metric: str) -> Sequence[Any]:
+    told = [run.summary.get(key) for key in RUNS[5:11]]
     told += [(run.summary.get("data") or {}).get("fingerprint"), run.summary.get("git_sha")]
-    return run.arm, run.seed, run.status, run.value(metric), *told, run.folder, _command(run)
+    counts_as = outcome.value if outcome.ended else None
+    return run.arm, run.seed, outcome.status, run.value(metric), counts_as, *told, run.folder, _command(run)
 
 
 def _command(run: Run) -> str:
@@ -125,6 +141,12 @@ SHOWN = ("arm", "seeds", "mean", "difference", "95 % interval", "%", "p (Holm)",
          "verdict", "95 % over documents and seeds", "parameters", "FLOPs a token")
 
 
+def _columns(results: Results) -> list[str]:
+    """The table's heads, with the unit of the study's metric."""
+    named = {"mean": f"mean {results.metric}", "difference": f"difference ({results.measure.unit})"}
+    return [named.get(column, column) for column in SHOWN]
+
+
 def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
     """The table of the arms, for people."""
     effects = {effect.arm: effect for effect in compared.effects} if compared else {}
@@ -133,26 +155,19 @@ def _shown(results: Results, compared: Comparison | None) -> list[list[str]]:
         runs, effect = results.of(arm), effects.get(arm)
         sizes = [_count(runs, "parameters"), _count(runs, "flops_per_token")]
         if effect is None:
-            mean = compared.baseline_mean if compared and arm == results.baseline else None
-            outcomes = [run.outcome(results.metric) for run in runs]
-            ended, bad = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("ended", "bad"))
-            rows.append([arm, str(ended), _number(mean), *["–"] * 5, f"{bad}/{ended}", "baseline" if mean is not None else "–",
-                         "–", *sizes])
+            ended, bad = sum(run.ended for run in results.outcomes() if run.arm == arm), len(results.table.bad[arm])
+            rows.append([arm, str(ended), _mean(results, arm), *["–"] * 5, f"{bad}/{ended}",
+                         "baseline" if compared and arm == results.baseline else "–", "–", *sizes])
             continue
-        ends, over = (" … ".join(conclusions.signed(end) for end in both if end is not None) or "–" for both in (
+        ends, over = (" … ".join(signed(end) for end in both if end is not None) or "–" for both in (
             (effect.low, effect.high), (effect.documents_low, effect.documents_high)))
         rows.append([
-            arm, str(effect.n), _number(effect.mean),
-            "–" if effect.difference is None else conclusions.signed(effect.difference), ends,
+            arm, str(effect.n), _mean(results, arm), _difference(effect), ends,
             "–" if effect.percent is None else f"{effect.percent:+.2f}".replace("-", "−"),
             *map(conclusions.p_value, (effect.p_holm, effect.equivalence_p)),
             f"{effect.diverged}/{effect.runs}", effect.verdict, over, *sizes,
         ])
     return rows
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
 
 
 def _first(runs: Sequence[Run], key: str) -> Any:
@@ -167,7 +182,7 @@ def _count(runs: Sequence[Run], key: str) -> str:
 def _markdown(results: Results, compared: Comparison | None, told: Sequence[str], below: Sequence[Section]) -> str:
     lines = [f"# {_title(results)}", "", results.study.get("question", ""), ""]
     lines += [f"- {sentence}" for _, sentence in _sentences(results, compared)]
-    lines += ["", *_text_table(SHOWN, _shown(results, compared)), "", *(f"- {line}" for line in told), ""]
+    lines += ["", *_text_table(_columns(results), _shown(results, compared)), "", *(f"- {line}" for line in told), ""]
     for section in below:
         parts = [part for part in section.parts if not isinstance(part, Picture)]
         for part in [f"## {section.title}", *parts] if parts else []:
@@ -183,16 +198,19 @@ def _text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
 def _latex(results: Results, compared: Comparison | None) -> str:
     """A tabular of the arms for a paper, in booktabs' rules, with what must be said beside it below the last one."""
     keep = [0, 1, 2, 3, 4, 6, 9]
-    rows = [[row[column] for column in keep] for row in [list(SHOWN), *_shown(results, compared)]]
+    rows = [[row[column] for column in keep] for row in [_columns(results), *_shown(results, compared)]]
     body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
-    notes = [*(conclusions.doubts(compared) if compared else []), *conclusions.warnings(results, compared)]
+    said = {arm: budgets.remark(results, arm) for arm in results.arms if arm != results.baseline}
+    notes = [*filter(None, [results.table.note]), *(f"{arm}: {remark}" for arm, remark in said.items() if remark),
+             *(conclusions.doubts(compared) if compared else []), *conclusions.warnings(results, compared)]
     below = [rf"\multicolumn{{{len(keep)}}}{{p{{\linewidth}}}}{{\footnotesize {_tex(note)}}} \\" for note in notes]
     return "\n".join([r"\begin{tabular}{l" + "r" * (len(keep) - 2) + "l}", r"\toprule", body[0], r"\midrule", *body[1:],
                       r"\bottomrule", *below, r"\end{tabular}"]) + "\n"
 
 
 def _tex(cell: str) -> str:
-    special = {"\\": r"\textbackslash{}", "−": "$-$", "…": r"\dots", "–": "--", "<": "$<$", "~": r"\textasciitilde{}",
+    special = {"\\": r"\textbackslash{}", "−": "$-$", "…": r"\dots", "–": "--", "<": "$<$", MARK: r"\dag{}", "→": r"$\to$",
+               "×": r"$\times$", "~": r"\textasciitilde{}",
                "^": r"\textasciicircum{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}}
     return "".join(special.get(mark, mark) for mark in cell)
 
@@ -207,13 +225,15 @@ def _html(results: Results, compared: Comparison | None, told: Sequence[str], be
     parts = [page.heading(_title(results), str(results.study.get("question", ""))),
              page.conclusions(_sentences(results, compared))]
     if compared and any(effect.difference is not None for effect in compared.effects):
-        parts.append(figures.forest(results, compared, conclusions.unit(results.metric)))
-    arms = Section("The arms", [Table(SHOWN, _shown(results, compared))])
+        parts.append(figures.forest(results, compared))
+    arms = Section("The arms", [Table(_columns(results), _shown(results, compared))])
     parts += [page.remarks(told), *map(page.section, [arms, *below])]
-    runs = [[run.arm, str(run.seed), run.status, _number(run.value(results.metric)), str(run.summary.get("error") or ""),
-             _command(run)] for run in results.runs]
+    runs = [[run.arm, str(run.seed), outcome.status, shown(run.value(results.metric)),
+             shown(outcome.value if outcome.ended else None) + mark(outcome.bad),
+             str(run.summary.get("error") or ""), _command(run)]
+            for run, outcome in zip(results.runs, results.outcomes(), strict=True)]
     parts.append(page.hidden(f"All {len(runs)} runs, and the line that makes each again", page.table(
-        Table(("arm", "seed", "status", results.metric, "error", "command"), runs))))
+        Table(("arm", "seed", "status", results.metric, "counts as", "error", "command"), runs))))
     if results.plan:
         parts.append(page.hidden("The specification, fixed before the first run",
                                  page.text(yaml.safe_dump(results.plan, allow_unicode=True, sort_keys=False))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,8 +14,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ablations.stats import Array, Outcome
-from zoo.data import yardsticks
+from ablations import outcomes
+from ablations.outcomes import Outcome, Table
+from ablations.stats import Array
+from zoo import metrics
+from zoo.metrics import Metric
 from zoo.registry import ZooError, did_you_mean
 from zoo.storage import read_json
 
@@ -41,20 +43,7 @@ class Run:
 
     def value(self, metric: str) -> float | None:
         """What it reached, where it is a finite number."""
-        found = (self.summary.get("metrics") or {}).get(metric)
-        return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
-
-    @property
-    def unigram(self) -> float | None:
-        """The loss of the unigram model on its validation text, in nats a token."""
-        found = self.summary.get("unigram_nats", (self.summary.get("data") or {}).get("unigram_nats"))
-        return float(found) if isinstance(found, int | float) else None
-
-    def outcome(self, metric: str) -> Outcome:
-        value = self.value(metric)
-        stuck = metric == "val/loss" and value is not None and yardsticks.stuck(value, self.unigram)
-        status = "failed" if self.status == "finished" and value is None else self.status
-        return Outcome(self.arm, self.seed, value, status, stuck)
+        return metrics.number((self.summary.get("metrics") or {}).get(metric))
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -89,6 +78,8 @@ class Run:
         try:
             with np.load(self.folder / "evaluation.npz", allow_pickle=False) as file:
                 nats, tokens = (np.asarray(file[f"{what}_{unit}"], float) for unit in ("nats", "tokens"))
+                if not np.isfinite(nats).all():  # it diverged, and a mean over the rest would not be its own
+                    return None
                 return np.divide(nats, tokens, out=np.full(nats.shape, np.nan), where=tokens > 0)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
@@ -118,8 +109,8 @@ class Results:
         return self.study.get("metric") or "val/loss"
 
     @property
-    def higher_is_better(self) -> bool:
-        return "accuracy" in self.metric
+    def measure(self) -> Metric:
+        return metrics.of(self.metric)
 
     @cached_property
     def arms(self) -> list[str]:
@@ -139,9 +130,8 @@ class Results:
 
     @property
     def cap(self) -> float | None:
-        """What a diverged run counts as: the loss of the unigram model, the same for all; in accuracy, none at all."""
-        found = [run.unigram for run in self.runs if run.unigram is not None]
-        return 0.0 if self.higher_is_better else max(found) if found and self.metric == "val/loss" else None
+        """What a run counts as that learned nothing, unless it was worse."""
+        return outcomes.unigram_level((run.summary for run in self.runs), self.measure)
 
     @property
     def pending(self) -> int:
@@ -149,7 +139,14 @@ class Results:
         return sum(run.status in PENDING for run in self.runs) if self.plan else 0
 
     def outcomes(self) -> list[Outcome]:
-        return [run.outcome(self.metric) for run in self.runs]
+        """How each run ended, in the order of the runs, with the value that it counts as."""
+        found = [outcomes.outcome(run.arm, run.seed, run.summary, self.measure) for run in self.runs]
+        return outcomes.settled(found, self.cap, self.measure.lower_is_better)
+
+    @cached_property
+    def table(self) -> Table:
+        """The values that the runs count as, by arm and seed."""
+        return outcomes.arranged(self.outcomes(), self.cap)
 
 
 def load(folder: Path) -> Results:
@@ -167,6 +164,7 @@ def load(folder: Path) -> Results:
     if finished and not any(found.metric in (run.summary.get("metrics") or {}) for run in finished):
         known = sorted({name for run in finished for name in run.summary.get("metrics") or {}})
         raise ZooError(f"no run has the metric {found.metric!r}{did_you_mean(found.metric, known)}")
+    metrics.of(found.metric)
     found.notes += _remarks(found)
     return found
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ablations import conclusions, design, effects, figures, stats
-from ablations.conclusions import p_value, signed, unit
+from ablations import conclusions, design, effects, figures, stats, trials
+from ablations.conclusions import p_value
 from ablations.effects import Estimate, Factorial
+from ablations.outcomes import MARK, mark, signed
 from ablations.page import Picture, Section, Table
 from ablations.results import Results
 from ablations.stats import Comparison, Effect
@@ -34,15 +36,23 @@ def sections(results: Results, compared: Comparison | None) -> list[Section]:
     found = [training(results)]
     if compared is not None:
         found += [factorial(results, compared), ladder(results, compared), documents(results, compared)]
-    found += [cost(results, compared), tuning(results), divergence(results, compared), positions(results)]
-    return [section for section in found if section is not None]
+    found += [cost(results, compared), trials.tuning(results), divergence(results, compared), positions(results)]
+    return [_noted(section, results.table.note) for section in found if section is not None]
+
+
+def _noted(section: Section, note: str | None) -> Section:
+    """A section of which something has the mark of runs that learned nothing, with what that mark stands for."""
+    text = "".join(part if isinstance(part, str) else part.svg if isinstance(part, Picture) else "".join(
+        cell for row in part.rows for cell in row) for part in section.parts)
+    return replace(section, parts=[*section.parts, note]) if note and MARK in text else section
 
 
 def training(results: Results) -> Section | None:
-    if not any(len(run.curve(name)) for run in results.runs for name in (results.metric, "train/loss")):
+    if not any(len(run.curve(name)) for run in results.runs for name in {results.metric, "train/loss"}):
         return None
     told = ["Points and bands: the evaluations' mean and standard deviation over seeds."
-            + (" Thin lines: the loss of training, smoothed." if results.metric == "val/loss" else "")]
+            + (" Thin lines: the loss of training, smoothed." if results.metric == "val/loss" else "")
+            + (" A line ends where a run of its arm diverged." if any(run.diverged for run in results.outcomes()) else "")]
     if len(results.arms) > len(figures.COLOURS):
         told += [f"Of the {len(results.arms)} arms, the baseline and the best are in colours, here and below; the others"
                  " are grey, and here without bands."]
@@ -72,10 +82,10 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
                     f" {words - 1} factors and more, which are taken to be nothing."
                     + (" Of the interactions of two, those that it cannot tell apart stand as one, with = between them."
                        if mixed else " Interactions of two are one with interactions of three and more."))
-    values = stats.tabulate(results.outcomes(), compared.cap, compared.lower_is_better).values
+    values, marked = results.table.values, results.table.mark(*levels)
     told += [*conclusions.dependent(found, compared), _main(found, compared.alpha),
-             Picture(figures.estimates(found.effects, compared.margin, f"effect in {unit(results.metric)}")),
-             Picture(figures.interactions(_pairs(values, levels), results.metric))]
+             Picture(figures.estimates(found.effects, compared.margin, f"effect in {results.measure.unit}")),
+             Picture(figures.interactions(_pairs(values, levels), figures.axis(results) + marked))]
     if found.simple:
         told += ["A simple effect is that of a choice against its factor's first one within one choice of another factor,"
                  " averaged over the rest: what to read where the two interact. Intervals are of each by itself; p after Holm's"
@@ -89,7 +99,7 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
     if worth:
         told += ["What each factor's second choice is worth, averaged over every order of adding the factors (Shapley 1953):"
                  " unlike the steps of one ladder, these do not depend on an order, and sum to the whole difference.",
-                 _estimates("factor", worth)]
+                 _estimates("factor", [replace(one, capped=bool(marked)) for one in worth])]
     return Section("Main effects and interactions", told)
 
 
@@ -138,10 +148,10 @@ def ladder(results: Results, compared: Comparison) -> Section | None:
     """Each rung against the one below it, and against the foot."""
     if results.study.get("design") != "ladder":
         return None
-    outcomes, steps = results.outcomes(), dict[str, Effect]()
+    runs, steps = results.outcomes(), dict[str, Effect]()
     for below, arm in itertools.pairwise(results.arms):
         try:
-            steps[arm] = stats.compare([run for run in outcomes if run.arm in (below, arm)], below, margin=compared.margin,
+            steps[arm] = stats.compare([run for run in runs if run.arm in (below, arm)], below, margin=compared.margin,
                                        cap=compared.cap, lower_is_better=compared.lower_is_better)[arm]
         except ZooError:  # nothing ended of the rung below
             continue
@@ -150,13 +160,12 @@ def ladder(results: Results, compared: Comparison) -> Section | None:
     total = {effect.arm: effect for effect in compared.effects}
     rows = [[arm, *(_interval(steps[arm]) if arm in steps else ["–", "–"]), p_value(corrected.get(arm)), *_interval(total[arm])]
             for arm in results.arms if arm in total]
-    reached = {results.baseline: compared.baseline_mean} | {arm: total[arm].mean for arm in results.arms if arm in total}
-    known = {arm: mean for arm, mean in reached.items() if mean is not None}
+    known = {arm: mean for arm in results.arms if (mean := results.table.mean(arm)) is not None}
     told = ("The order decides what a step is worth: with the rungs in another order, each could be worth more or less, so"
             " that no step here is a claim about its component. For such claims, take the same factors with design: factorial,"
             " which reports what each is worth over all orders (Shapley values).")
     table = Table(("rung", "step", "95 % interval", "p (paired t, Holm)", "from the foot", "95 % interval"), rows)
-    picture = [Picture(figures.steps(results, known, f"mean {results.metric}"))] if results.baseline in known else []
+    picture = [Picture(figures.steps(results, known, f"mean {figures.axis(results)}"))] if results.baseline in known else []
     return Section("Rung by rung", [told, table, *picture])
 
 
@@ -172,13 +181,16 @@ def documents(results: Results, compared: Comparison) -> Section | None:
             seeds = effects.documents(paired) if len(paired) > 1 else None
         except ZooError:
             continue
-        rows.append([effect.arm, str(len(paired)), f"{paired.shape[1]:,}", signed(texts.value), _ends(texts), _ends(seeds)])
+        rows.append([effect.arm, str(len(paired)), f"{paired.shape[1]:,}", signed(texts.value) + mark(effect.bad), _ends(texts),
+                     _ends(seeds)])
     if not rows:
         return None
-    told = ("The same documents in every arm, each counting the same however long, in nats a token. The first interval is of"
+    told = ("The loss of the same documents in every arm, each counting the same however long, in nats per token. The first"
+            " interval is of"
             " the mean over the seeds: it says what these trained models would do on other documents of this kind, and"
             " nothing of other seeds. The second takes both as samples (Cameron, Gelbach and Miller 2011). Each is of its arm"
-            " alone, not corrected for the number of arms; runs that did not finish have no loss by document.")
+            " alone, not corrected for the number of arms; runs that diverged or did not finish have no loss"
+            " by document, and are not in it.")
     columns = ("arm", "seeds", "documents", "difference", "95 % over documents", "95 % over documents and seeds")
     return Section("Paired by document", [told, Table(columns, rows)])
 
@@ -194,16 +206,16 @@ def cost(results: Results, compared: Comparison | None) -> Section:
 
 def compute(results: Results, compared: Comparison) -> list[str | Table | Picture]:
     """Effects as equivalent compute, along the baseline's own runs of separate full schedules; or how to get that."""
-    mean = {results.baseline: compared.baseline_mean} | {effect.arm: effect.mean for effect in compared.effects}
-    base, spent, curve = _words(results, results.baseline), dict[str, float](), list[tuple[float, float]]()
+    base, spent = _words(results, results.baseline), dict[str, float]()
+    curve, left_out = list[tuple[float, float]](), list[tuple[float, float]]()
     for arm in results.arms:
         run = next((run for run in results.of(arm) if run.status == "finished"), None)
         told = run.summary if run else {}
-        per_token, tokens, loss = told.get("flops_per_token"), told.get("tokens"), mean.get(arm)
+        per_token, tokens, loss = told.get("flops_per_token"), told.get("tokens"), results.table.mean(arm)
         if isinstance(per_token, int | float) and isinstance(tokens, int | float) and loss is not None:
             spent[arm] = float(per_token) * tokens
-            if _words(results, arm) == base and not compared.diverged.get(arm):
-                curve.append((spent[arm], loss))
+            if _words(results, arm) == base:
+                (left_out if compared.diverged.get(arm) else curve).append((spent[arm], loss))
     if len(curve) < 2:
         steps = (results.of(results.baseline)[0].config.get("trainer") or {}).get("max_steps")
         some = [steps, steps // 2, 2 * steps] if isinstance(steps, int) else ["N", "N/2", "2N"]
@@ -215,12 +227,14 @@ def compute(results: Results, compared: Comparison) -> list[str | Table | Pictur
         if effect.arm not in spent or _words(results, effect.arm) == base or effect.mean is None or effect.difference is None:
             continue
         low, high = (None if end is None else effect.mean - effect.difference + end for end in (effect.low, effect.high))
-        rows.append([effect.arm, f"{spent[effect.arm]:.3g}", *(
-            "–" if loss is None else _times(curve, loss, spent[effect.arm]) for loss in (effect.mean, high, low))])
+        times = ["–" if loss is None else _times(curve, loss, spent[effect.arm]) for loss in (effect.mean, high, low)]
+        rows.append([effect.arm, f"{spent[effect.arm]:.3g}", times[0] + results.table.mark(effect.arm), *times[1:]])
     about = (f"Equivalent compute: how much more (or less) than the arm's own training compute the baseline needs for its"
              f" loss, read between the baseline's {len(curve)} budgets, each a full schedule of its own, on a logarithmic scale"
              " and never beyond them. The ends are those of the effect's 95 % interval; the error of the baseline's curve"
              " is not in them.")
+    if left_out:
+        about += f" {len(left_out)} more of its budgets are left out, as runs there diverged or are stuck."
     try:
         effects.equivalent_compute(curve, curve[0][1])
     except ZooError as error:
@@ -243,53 +257,15 @@ def _words(results: Results, arm: str) -> frozenset[str] | None:
     return frozenset(word for word in run.words if word.split("=", 1)[0] not in BUDGET) if run else None
 
 
-def tuning(results: Results) -> Section | None:
-    tuned, asked = (results.plan or {}).get("tuned"), results.study.get("tune")
-    if not tuned or not asked:
-        return None
-    sign, rows, best, silent = -1 if results.higher_is_better else 1, [], {}, []
-    varied = {option for option, values in asked["grid"].items() if len(values) > 1}
-    for arm, told in tuned.items():
-        means = told["means"]
-        reached = [mean for mean in means if mean is not None]
-        edges = [option for option in told["at_the_edge"] if option in varied]
-        rows.append([arm, _point(told["point"]), ", ".join(edges) or "–",
-                     f"{sign * min(sign * mean for mean in reached):.4f}" if reached else "–", f"{len(reached)}/{len(means)}"])
-        scores = [score for mean in means if (score := results.cap if mean is None else mean) is not None]
-        if len(scores) < len(means):
-            silent.append(arm)
-        elif arm in results.arms:
-            best[arm] = effects.expected_best(scores, lower_is_better=not results.higher_is_better)
-    grid = "; ".join(f"{option}: {', '.join(map(str, values))}" for option, values in asked["grid"].items())
-    number = len(next(iter(tuned.values()))["means"])
-    shown: list[str | Table | Picture] = [
-        f"Every arm was tried at the same {number} points ({grid}) on seeds of their own"
-        f" ({', '.join(map(str, asked['seeds']))}); the runs that count have other seeds. What was best is used."]
-    if any(row[2] != "–" for row in rows):
-        shown.append("Where the best is at the edge of the grid, there may be a better one beyond it: widen the grid.")
-    shown.append(Table(("arm", "chosen", "at the edge", f"best mean {results.metric}", "trials that ended well"), rows))
-    if best:
-        shown += ["The best to be expected of so many trials in a random order (Dodge et al. 2019): where the lines cross, who"
-                  " is ahead depends on how long one tunes." + (" A trial that diverged counts at the unigram loss." if any(
-                      None in told["means"] for told in tuned.values()) else ""), Picture(figures.trials(results, best))]
-    if silent:
-        shown.append(f"Without a curve, as trials diverged and this metric has no value for that: {', '.join(silent)}.")
-    return Section("Tuning", shown)
-
-
-def _point(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{option}={value}" for option, value in point.items())
-
-
 def divergence(results: Results, compared: Comparison | None) -> Section | None:
     """How runs ended that learned nothing; only where some did."""
     p, rows = {effect.arm: effect.divergence_p for effect in compared.effects} if compared else {}, []
     for arm in results.arms:
-        outcomes = [run.outcome(results.metric) for run in results.of(arm)]
-        ended = [outcome for outcome in outcomes if outcome.ended]
-        stuck = sum(outcome.stuck for outcome in ended)
-        diverged = sum(outcome.bad and not outcome.stuck for outcome in ended)
-        failed = Counter(outcome.status for outcome in outcomes)["failed"]
+        runs = [run for run in results.outcomes() if run.arm == arm]
+        ended = [run for run in runs if run.ended]
+        diverged = sum(run.diverged for run in ended)
+        stuck = sum(run.bad for run in ended) - diverged
+        failed = Counter(run.status for run in runs)["failed"]
         if stuck or diverged or failed or arm == results.baseline:
             rows.append([arm, str(len(ended)), str(diverged), str(stuck), str(failed),
                          "baseline" if arm == results.baseline else p_value(p.get(arm))])
@@ -303,10 +279,13 @@ def divergence(results: Results, compared: Comparison | None) -> Section | None:
 
 
 def positions(results: Results) -> Section | None:
-    """The loss at each position of a block: the mean over an arm's seeds, where all of them have it."""
-    found = {}
+    """The loss at each position of a block: the mean over an arm's seeds, where none of them diverged."""
+    found, lost = {}, list[str]()
     trained = (results.runs[0].config.get("loader") or {}).get("length")
     for arm in results.arms:
+        if any(run.diverged for run in results.outcomes() if run.arm == arm):
+            lost.append(arm)
+            continue
         each = [losses for run in results.of(arm) if (losses := run.by_position) is not None]
         if each and len({len(losses) for losses in each}) == 1:
             found[arm] = np.mean(each, axis=0)
@@ -316,12 +295,14 @@ def positions(results: Results) -> Section | None:
     rows = [[arm, *(f"{np.nanmean(part):.4f}" for part in (losses[:trained], losses[trained:]))]
             for arm, losses in longer.items()]
     table = [Table(("arm", f"mean loss within the {trained} trained on", "beyond"), rows)] if longer else []
-    return Section("At each position", [Picture(figures.positions(results, found, trained if longer else None)), *table])
+    picture = Picture(figures.positions(results, found, trained if longer else None))
+    told = [f"Not here, as runs of them diverged: {', '.join(lost)}."] if lost else []
+    return Section("At each position", [*told, picture, *table])
 
 
 def _estimates(what: str, found: Sequence[Estimate]) -> Table:
-    return Table((what, "estimate", "95 % interval", "p (Holm)"),
-                 [[one.name, signed(one.value), _ends(one), p_value(one.p_holm)] for one in found])
+    return Table((what, "estimate", "95 % interval", "p (Holm)"), [
+        [one.name, signed(one.value) + mark(one.capped), _ends(one), p_value(one.p_holm)] for one in found])
 
 
 def _ends(found: Estimate | None) -> str:
@@ -330,4 +311,5 @@ def _ends(found: Estimate | None) -> str:
 
 def _interval(effect: Effect) -> list[str]:
     ends = [signed(end) for end in (effect.low, effect.high) if end is not None]
-    return ["–" if effect.difference is None else signed(effect.difference), " … ".join(ends) or "–"]
+    difference = "–" if effect.difference is None else signed(effect.difference) + mark(effect.bad)
+    return [difference, " … ".join(ends) or "–"]

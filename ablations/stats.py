@@ -7,15 +7,15 @@ model, and gives the same answer whatever the order of the runs.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from ablations.outcomes import Outcome, Table, tabulate
 from zoo.registry import ZooError
 
 Array = NDArray[np.float64]
@@ -24,27 +24,6 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive", "exploratory"
 FEWEST = 5  # seeds, below which no verdict is given
 POWER = 0.8  # of the n that would decide
 MOST = 1000  # seeds that are thought of as possible
-HUGE = 1e100  # beyond which a value is no number, nor is its square
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one run ended. Without a (finite) value, diverged or stuck, it is an outcome like any other, and never dropped."""
-
-    arm: str
-    seed: int
-    value: float | None
-    status: str = "finished"
-    stuck: bool = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether it says something of its arm: a run that failed, was interrupted or still trains does not."""
-        return self.status in ("finished", "diverged")
-
-    @property
-    def bad(self) -> bool:
-        return self.status == "diverged" or self.stuck or self.value is None or not abs(self.value) < HUGE
 
 
 @dataclass(frozen=True)
@@ -54,8 +33,8 @@ class Effect:
     arm: str
     n: int  # seeds that ended in both
     verdict: Verdict
-    mean: float | None = None
-    difference: float | None = None  # arm - baseline, paired by seed, diverged runs at the cap
+    mean: float | None = None  # over all its runs that ended, each as what it counts
+    difference: float | None = None  # arm - baseline, paired by seed
     low: float | None = None  # of the t interval, for this arm alone
     high: float | None = None
     percent: float | None = None  # of the baseline's mean
@@ -69,7 +48,9 @@ class Effect:
     sign_flip: float | None = None  # for this arm alone; not shown where it could not reject within the family
     runs: int = 0  # that ended
     diverged: int = 0  # of those, also where stuck
-    capped: int = 0  # of the paired ones
+    capped: int = 0  # of the paired ones, those that count at a value that is not their own
+    base_capped: int = 0  # and of the baseline's
+    bad: bool = False  # whether it or the baseline has runs that learned nothing, so that whatever is shown of it says so
     divergence_p: float | None = None  # Fisher's exact test against the baseline's rate
     documents: int | None = None  # of the validation, where they are known
     documents_low: float | None = None  # of the interval over documents and seeds
@@ -89,7 +70,7 @@ class Comparison:
     look: int
     lower_is_better: bool
     family: int  # tests that Holm's correction counts
-    cap: float | None  # the value given to diverged runs
+    cap: float | None  # what a run counts as that learned nothing, unless it was worse
     rho: float | None  # over all arms
     baseline_mean: float | None
     runs: Mapping[str, int]  # that ended, of the arms and the baseline
@@ -99,45 +80,6 @@ class Comparison:
 
     def __getitem__(self, arm: str) -> Effect:
         return next(effect for effect in self.effects if effect.arm == arm)
-
-
-@dataclass
-class Table:
-    """The values of the runs that ended, by arm and seed, the diverged ones at the cap."""
-
-    values: dict[str, dict[int, float]] = field(default_factory=dict)
-    bad: dict[str, set[int]] = field(default_factory=dict)
-    missing: dict[str, Counter[str]] = field(default_factory=dict)
-    cap: float | None = None
-
-
-def tabulate(outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bool = True) -> Table:
-    """Outcomes by arm and seed, in an order of their own. Raises ZooError where a run counts twice or has no value to take."""
-    known = sorted(outcomes, key=lambda run: (run.arm, run.seed))
-    if not known:
-        raise ZooError("no runs: there is nothing to compare")
-    if cap is not None and not math.isfinite(cap):
-        raise ZooError(f"cap={cap}: give the loss of the unigram model, a finite number")
-    worse = max if lower_is_better else min
-    good = [run.value for run in known if run.ended and not run.bad and run.value is not None]
-    bad = sorted({run.arm for run in known if run.ended and run.bad})
-    if bad and cap is None:
-        raise ZooError(f"runs of {', '.join(bad)} diverged: give cap, the loss of the unigram model, which counts for them")
-    # where finished runs are worse than the cap, diverging must not look like a gain over them
-    table = Table(cap=worse([cap, *good]) if bad and cap is not None else cap)
-    for run in known:
-        values, lost = table.values.setdefault(run.arm, {}), table.bad.setdefault(run.arm, set())
-        table.missing.setdefault(run.arm, Counter())
-        if not run.ended:
-            table.missing[run.arm][run.status] += 1
-        elif run.seed in values:
-            raise ZooError(f"{run.arm} has two runs of seed {run.seed}: a seed counts once")
-        elif run.bad:
-            lost.add(run.seed)
-            values[run.seed] = float(table.cap or 0.0)
-        else:
-            values[run.seed] = float(run.value or 0.0)
-    return table
 
 
 class PairedT(NamedTuple):
@@ -223,7 +165,8 @@ def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha:
     """Every arm against the baseline, by the primary test: the paired t, corrected over the arms by Holm's method.
 
     `margin` is what counts as equivalent, in the metric's unit, and wins where a difference is both significant and smaller;
-    `cap` is the value given to a run that diverged or is stuck: the loss of the unigram model. A second look at a study
+    `cap` is what a run counts as that diverged or is stuck, unless it was worse (`ablations.outcomes`): the loss of the unigram
+    model. A second look at a study
     whose seeds were added later is tested at alpha / 2; that holds the errors of both looks together where the first was
     tested at alpha / 2 as well, and those of the second one alone where it was not.
 
@@ -256,11 +199,11 @@ def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha:
     spread = [pair for pair in pairs if pair.spread > 0]
     return Comparison(
         baseline, tuple(_effect(pair, numbers.get(pair.arm, {}), table, baseline, len(judged), tested) for pair in pairs),
-        margin, tested, look, lower_is_better, len(judged), table.cap,
+        margin, tested, look, lower_is_better, len(judged), cap,
         1 - sum(pair.noise for pair in spread) / sum(pair.spread for pair in spread) if spread else None,
-        float(np.mean(list(table.values[baseline].values()))),
+        table.mean(baseline),
         {arm: len(values) for arm, values in table.values.items()}, {arm: len(seeds) for arm, seeds in table.bad.items()},
-        {arm: dict(count) for arm, count in table.missing.items()}, _remarks(table, cap),
+        {arm: dict(count) for arm, count in table.missing.items()}, _remarks(table),
     )
 
 
@@ -302,13 +245,13 @@ class _Pair:
 def _pair(table: Table, arm: str, baseline: str) -> _Pair:
     here, there = table.values[arm], table.values[baseline]
     seeds = sorted(here.keys() & there.keys())
-    clean = [seed for seed in seeds if seed not in table.bad[arm] | table.bad[baseline]]
+    clean = [seed for seed in seeds if seed not in table.capped[arm] | table.capped[baseline]]
     both = np.array([[here[seed], there[seed]] for seed in clean]).reshape(-1, 2)
     enough = len(clean) > 2
     noise = (len(clean) - 1) * float((both[:, 0] - both[:, 1]).var(ddof=1)) if enough else 0.0
     spread = (len(clean) - 1) * float(both.var(axis=0, ddof=1).sum()) if enough else 0.0
     return _Pair(arm, np.array([here[seed] for seed in seeds]), np.array([there[seed] for seed in seeds]),
-                 len(table.bad[arm] & set(seeds)), len(table.bad[baseline] & set(seeds)), noise, spread)
+                 len(table.capped[arm] & set(seeds)), len(table.capped[baseline] & set(seeds)), noise, spread)
 
 
 def _verdict(numbers: Mapping[str, float], n: int, below: bool, lower_is_better: bool, alpha: float) -> Verdict:
@@ -324,7 +267,7 @@ def _verdict(numbers: Mapping[str, float], n: int, below: bool, lower_is_better:
 def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str, family: int, alpha: float) -> Effect:
     """The numbers of one arm that may be shown, and in words why the others may not."""
     arm, n, notes = pair.arm, pair.n, []
-    mean, difference = (float(pair.here.mean()), pair.difference) if n else (None, None)
+    difference = pair.difference if n else None
     if pair.capped == n and not np.any(pair.here - pair.there):  # the cap against the cap is no difference
         difference = None
     found: dict[str, Any] = {"verdict": "exploratory" if n < FEWEST else "inconclusive", **numbers}
@@ -334,13 +277,12 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
     if unpaired:
         notes.append(f"{unpaired} of its seeds did not end in the baseline, and {'is' if unpaired == 1 else 'are'} left out")
     if n and pair.capped == n:
-        notes.append("every run diverged: its value is the cap, and an interval would say nothing")
+        notes.append("every run diverged or is stuck: its value is what that counts as, and an interval would say nothing")
         found |= {"low": None, "high": None, "sd": None}
     elif n and pair.base_capped == n:
-        notes.append(f"every run of {baseline} diverged: its value is the cap, and an interval would say nothing")
+        notes.append(f"every run of {baseline} diverged or is stuck: its value is what that counts as, and an interval would"
+                     " say nothing")
         found |= {"low": None, "high": None, "sd": None}
-    elif pair.capped:
-        notes.append(f"{pair.capped} of {n} runs diverged, and count at the cap of {table.cap:.4g}")
     if n > 1 and pair.same and pair.capped < n:
         twin = not np.any(pair.here - pair.there)
         notes.append(f"identical to {baseline} in every seed: is it the same configuration?" if twin else
@@ -364,17 +306,15 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
         found["divergence_p"] = float(stats.fisher_exact([[lost, runs - lost], [other_lost, other_runs - other_lost]]).pvalue)
     centre = abs(float(pair.there.mean())) if n else 0.0
     return Effect(
-        arm=arm, n=n, mean=mean, difference=difference, runs=runs, diverged=lost, capped=pair.capped,
+        arm=arm, n=n, mean=table.mean(arm), difference=difference, runs=runs, diverged=lost, capped=pair.capped,
+        base_capped=pair.base_capped, bad=bool(table.bad[arm] or table.bad[baseline]),
         percent=100 * difference / centre if difference is not None and centre else None,
         rho=1 - pair.noise / pair.spread if pair.spread > 0 else None,
         missing=table.missing[arm].total(), notes=tuple(notes), **found)
 
 
-def _remarks(table: Table, cap: float | None) -> tuple[str, ...]:
-    notes = []
-    if any(table.bad.values()) and table.cap is not None:
-        raised = "" if table.cap == cap else ", the worst of the finished runs, which is beyond the unigram loss"
-        notes.append(f"runs that diverged or are stuck count at {table.cap:.4f}{raised}; none is dropped")
+def _remarks(table: Table) -> tuple[str, ...]:
+    notes = [table.note] if table.note else []
     for arm, count in table.missing.items():
         if table.bad[arm] and len(table.bad[arm]) == len(table.values[arm]):
             notes.append(f"every run of {arm} diverged or is stuck")

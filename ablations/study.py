@@ -17,13 +17,16 @@ from typing import Any, ClassVar
 
 import yaml
 
+from zoo import metrics
 from zoo.config import CONF, FREE
-from zoo.objectives import MEASURED
+from zoo.metrics import Metric
 from zoo.registry import ZooError, did_you_mean
 from zoo.words import split, typed
 
 DESIGNS = ("one_at_a_time", "leave_one_out", "ladder", "factorial", "fractional", "arms")
 BUDGETS = ("params", "active", "flops", "tokens", "seconds", "none")
+UNITS = {"params": "parameters", "active": "active", "flops": "training_flops", "tokens": "tokens"}  # of those solved for
+TOLERANCE = 0.01  # by which matched budgets may differ
 VERDICTS = ("better", "worse", "equivalent", "inconclusive")
 PROSE = ("name", "about", "question", "expected", "sd")  # what may be put in other words without being another study
 Choices = dict[str, list[str]]  # the name of each choice, and the words that make it
@@ -60,8 +63,8 @@ class Study:
     expected: dict[str, str] = field(default_factory=dict)
 
     @property
-    def higher_is_better(self) -> bool:
-        return "accuracy" in self.metric
+    def measure(self) -> Metric:
+        return metrics.of(self.metric)
 
     @property
     def hash(self) -> str:
@@ -144,9 +147,7 @@ def parse(content: Mapping[str, Any]) -> Study:
         read[key] = str(read.get(key, getattr(Study, key))).lower()  # YAML's null and none
         if read[key] not in known:
             raise ZooError(f"study: {key}={read[key]}: no such {key}{did_you_mean(read[key], known)}")
-    metric = read.get("metric", Study.metric)
-    if metric not in MEASURED and not metric.startswith("train/"):
-        raise ZooError(f"study: metric={metric}: no run measures it{did_you_mean(metric, MEASURED)}")
+    metrics.of(read.get("metric", Study.metric))
     if "match" in content and content["match"] is None:
         read["match"] = "none"
     for key in ("baseline", "common"):

@@ -28,7 +28,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.mixer"},
     {"zoo.context", "zoo.functions", "zoo.config"},
     {"zoo.advice"},
-    {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks", "zoo.words"},
+    {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks", "zoo.metrics", "zoo.words"},
     {"zoo.hardware", "zoo.memory", "zoo.progress"},
     {"zoo.registry"},
     {"zoo.streams", "zoo.contracts"},

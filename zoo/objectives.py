@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zoo.metrics import EVALUATED
 from zoo.registry import ZooError, build, entries, register
 from zoo.streams import derive
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE = -100  # a place with no label
-MEASURED = ("val/loss", "val/perplexity", "val/bits_per_byte", "val/accuracy")  # by an evaluation
+MEASURED = tuple(metric.name for metric in EVALUATED)  # by an evaluation
 GIVEN = ("tokens", "decoder_tokens", "padding_mask", "positions", "documents", "places")  # of a batch, to the model
 
 

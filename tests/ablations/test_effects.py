@@ -13,7 +13,8 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.power import ttest_power
 
 from ablations import effects
-from ablations.stats import Outcome, t_power
+from ablations.outcomes import Outcome
+from ablations.stats import t_power
 from zoo.registry import ZooError
 
 

@@ -141,9 +141,12 @@ def test_any_launcher_runs_a_study(launcher: list[str], study: Study) -> None:
 
 
 def test_a_metric_that_no_run_has_is_told(study: Study, ablate: Ablate) -> None:
-    assert "metric=val/los: no run measures it: did you mean 'val/loss'" in ablate(study(seeds=1, metric="val/los"))
-    assert not Path("studies").exists(), "before the first run"
-    assert "no run measures train/los: did you mean 'train/loss'" in ablate(study(seeds=1, metric="train/los"))
+    for metric, said in (("val/los", "did you mean 'val/loss'"), ("train/nonsense", "no run measures it"),
+                         ("train/los", "did you mean 'train/loss'"), ("train/lr", "neither more nor less of it is better")):
+        told = ablate(study(seeds=1, metric=metric))
+        assert f"metric={metric}: " in told
+        assert said in told
+        assert not Path("studies").exists(), "before the first run"
 
 
 def test_tuning_comes_first_and_is_judged_on_other_seeds(study: Study, ablate: Ablate) -> None:

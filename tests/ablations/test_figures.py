@@ -35,10 +35,12 @@ def test_training_is_drawn_also_where_there_is_one_evaluation(tmp_path: Path) ->
     assert sections.training(judged(folder)[0]) is None
 
 
-def test_curves_are_means_over_the_seeds_that_have_the_step() -> None:
-    runs = [np.array([[1, 2.0], [2, 4.0]]), np.array([[2, 6.0], [3, np.nan]]), np.empty((0, 2))]
+def test_a_curve_is_the_mean_of_all_seeds_and_ends_where_one_diverges() -> None:
+    """Of the seeds that are left the mean would fall as the worst leave it."""
+    runs = [np.array([[1, 2.0], [2, 4.0], [3, 3.0]]), np.array([[1, 4.0], [2, 6.0], [3, np.nan]]), np.empty((0, 2))]
     steps, mean, spread = figures.over_seeds(runs)
-    assert (steps.tolist(), mean.tolist(), spread.tolist()) == ([1, 2], [2, 5], [0, 1])
+    assert (steps.tolist(), mean.tolist(), spread.tolist()) == ([1, 2], [3, 5], [1, 1])
+    assert figures.over_seeds([runs[0], runs[1][:1]])[0].tolist() == [1]
     values = np.arange(300.0)
     assert figures.smooth(values)[10:-10] == pytest.approx(values[10:-10])
     assert figures.smooth(values)[0] == pytest.approx(values[:6].mean())
@@ -49,7 +51,7 @@ def test_every_letter_of_a_picture_is_in_the_page_s_own_ink(tmp_path: Path) -> N
     found, compared = judged(study(tmp_path / "s", {"a": 0.1, "b$_{c}": 0.2}, design="ladder"))
     below = sections.sections(found, compared)
     pictures = [part.svg for section in below for part in section.parts if isinstance(part, Picture)]
-    pictures.append(figures.forest(found, compared, "nats"))
+    pictures.append(figures.forest(found, compared))
     letters = [style for svg in pictures for style in re.findall(r"<text ([^>]*)>", svg)]
     assert len(letters) > 40
     assert [style for style in letters if "currentColor" not in style] == []

@@ -74,7 +74,7 @@ def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:
     assert len(runs) == 4 * SEEDS
     assert runs[0]["command"] == "python -m zoo.train norm=base seed=0"
     told = (folder / "report.md").read_text(encoding="utf-8")
-    assert re.search(r"better is better than base: a difference of −0\.(29|30)\d+ nats a token \(−1[45]\.\d %\), 95 %", told)
+    assert re.search(r"better is better than base: a difference of −0\.(29|30)\d+ nats per token \(−1[45]\.\d %\), 95 %", told)
 
 
 def test_the_undecided_is_said_to_be_so_with_the_seeds_that_it_takes(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_diverged_and_stuck_runs_count_and_lost_ones_are_told(tmp_path: Path) ->
     assert compared["bad"].difference > 0, "dropping its diverged runs would have made it the best"
     assert compared["stuck"].diverged == SEEDS
     assert any("no summary that can be read" in line for line in told)
-    assert any("count at 3.2" in line for line in told)
+    assert any("3 of bad diverged: each counts at 3.2000" in line for line in told)
     assert len(found.runs) == 3 * SEEDS
 
 
