@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ablations import effects, stats
-from ablations.effects import Factorial
+from ablations.effects import Estimate, Factorial
 from ablations.outcomes import mark, signed
 from ablations.results import Results
 from ablations.stats import Array, Comparison, Effect
@@ -48,7 +48,7 @@ def _over_documents(results: Results, arm: str) -> dict[str, Any]:
     paired = paired_documents(results, arm) if results.metric == "val/loss" else None
     if paired is None:
         return {}
-    found: dict[str, Any] = {"documents": paired.shape[1]}
+    found: dict[str, Any] = {"documents": paired.shape[1], "documents_seeds": len(paired)}
     if len(paired) > 1:
         with suppress(ZooError):  # one document, or the same difference in all
             over = effects.documents(paired)
@@ -91,19 +91,20 @@ def by_little(effect: Effect, compared: Comparison) -> str:
 
 def over_documents(effect: Effect, compared: Comparison) -> str:
     """The interval over documents and seeds, and where it does not bear the verdict out."""
-    low, high, number = effect.documents_low, effect.documents_high, effect.documents
+    low, high, number, seeds = effect.documents_low, effect.documents_high, effect.documents, effect.documents_seeds
     if number is None:
         return ""
     shown = f"{number:,} document{'s' * (number != 1)}"
     few = f", too few to speak for others (fewer than {FEW_DOCUMENTS})" if number < FEW_DOCUMENTS else ""
+    lost = f", of the {seeds} seeds that did not diverge" if seeds is not None and seeds < effect.n else ""
     if low is None or high is None:
-        return f" Judged on {shown}{few}." if few else ""
+        return f" Judged on {shown}{few}{lost}." if few else ""
     doubt = ""
     if effect.verdict in ("better", "worse") and low <= 0 <= high:
         doubt = ", which includes 0"
     elif effect.verdict == "equivalent" and max(-low, high) >= compared.margin:
         doubt = ", which reaches beyond the margin"
-    return f" 95 % interval over documents and seeds {signed(low)} to {signed(high)}{doubt}; {shown}{few}."
+    return f" 95 % interval over documents and seeds {signed(low)} to {signed(high)}{doubt}; {shown}{few}{lost}."
 
 
 def doubts(compared: Comparison) -> list[str]:
@@ -167,12 +168,16 @@ def dependent(found: Factorial, compared: Comparison) -> list[str]:
     told = []
     for one in found.interacting(compared.alpha):
         names = " and ".join(f"{factor}={level}" for factor, level in dict.fromkeys(found.parts[one.name]))
-        within = ", ".join(f"{effect.name} {signed(effect.value)}{mark(effect.capped)}" for effect in found.within(one.name))
+        within = ", ".join(f"{effect.name} {marked(effect)}" for effect in found.within(one.name))
         told.append(f"The main effects of {names} are not to be read by themselves, as they interact ({one.name}"
-                    f" {signed(one.value)}{mark(one.capped)}, p {_equals(one.p_holm)}): each is an average over effects that"
-                    " differ"
+                    f" {marked(one)}, p {_equals(one.p_holm)}): each is an average over effects that differ"
                     + (f" ({within})." if within else "."))
     return told
+
+
+def marked(one: Estimate) -> str:
+    """An estimate with the mark of runs that learned nothing, where such are in it."""
+    return signed(one.value) + mark(one.capped)
 
 
 def remarks(results: Results, compared: Comparison | None) -> list[str]:

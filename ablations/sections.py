@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ablations import conclusions, design, effects, figures, stats, trials
-from ablations.conclusions import p_value
+from ablations.conclusions import marked, p_value
 from ablations.effects import Estimate, Factorial
 from ablations.outcomes import MARK, mark, signed
 from ablations.page import Picture, Section, Table
@@ -82,10 +82,10 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
                     f" {words - 1} factors and more, which are taken to be nothing."
                     + (" Of the interactions of two, those that it cannot tell apart stand as one, with = between them."
                        if mixed else " Interactions of two are one with interactions of three and more."))
-    values, marked = results.table.values, results.table.mark(*levels)
+    values, sign = results.table.values, results.table.mark(*levels)
     told += [*conclusions.dependent(found, compared), _main(found, compared.alpha),
              Picture(figures.estimates(found.effects, compared.margin, f"effect in {results.measure.unit}")),
-             Picture(figures.interactions(_pairs(values, levels), figures.axis(results) + marked))]
+             Picture(figures.interactions(_pairs(values, levels), figures.axis(results) + sign))]
     if found.simple:
         told += ["A simple effect is that of a choice against its factor's first one within one choice of another factor,"
                  " averaged over the rest: what to read where the two interact. Intervals are of each by itself; p after Holm's"
@@ -99,7 +99,7 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
     if worth:
         told += ["What each factor's second choice is worth, averaged over every order of adding the factors (Shapley 1953):"
                  " unlike the steps of one ladder, these do not depend on an order, and sum to the whole difference.",
-                 _estimates("factor", [replace(one, capped=bool(marked)) for one in worth])]
+                 _estimates("factor", [replace(one, capped=bool(sign)) for one in worth])]
     return Section("Main effects and interactions", told)
 
 
@@ -302,7 +302,7 @@ def positions(results: Results) -> Section | None:
 
 def _estimates(what: str, found: Sequence[Estimate]) -> Table:
     return Table((what, "estimate", "95 % interval", "p (Holm)"), [
-        [one.name, signed(one.value) + mark(one.capped), _ends(one), p_value(one.p_holm)] for one in found])
+        [one.name, marked(one), _ends(one), p_value(one.p_holm)] for one in found])
 
 
 def _ends(found: Estimate | None) -> str:

@@ -53,6 +53,7 @@ class Effect:
     bad: bool = False  # whether it or the baseline has runs that learned nothing, so that whatever is shown of it says so
     divergence_p: float | None = None  # Fisher's exact test against the baseline's rate
     documents: int | None = None  # of the validation, where they are known
+    documents_seeds: int | None = None  # those that have a loss by document: not where a run diverged
     documents_low: float | None = None  # of the interval over documents and seeds
     documents_high: float | None = None
     missing: int = 0

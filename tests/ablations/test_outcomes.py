@@ -245,8 +245,10 @@ def test_what_was_computed_from_a_run_that_learned_nothing_is_marked_and_nothing
     section = sections.factorial(found, compared)
     assert isinstance(section, Section)
     tables = [part for part in section.parts if isinstance(part, Table)]
-    assert len(tables) == 2, "effects, and Shapley values"
-    assert [row[1].endswith(MARK) for table in tables for row in table.rows] == [True] * 5
+    main, simple, worth = ({row[0]: MARK in row[1] for row in table.rows} for table in tables)
+    assert list(main.values()) == [True] * 3
+    assert simple == {"a=1 at b=0": True, "a=1 at b=1": False, "b=1 at a=0": False, "b=1 at a=1": True}
+    assert list(worth.values()) == [True] * 2
     clean = study(tmp_path / "t", {"A": 0.1, "B": 0.1, "AB": 0.3}, design="factorial", levels=found.levels)
     report.write(clean)
     assert all(MARK not in path.read_text(encoding="utf-8") for path in clean.iterdir() if path.is_file())
@@ -258,7 +260,7 @@ def test_an_effect_is_marked_by_the_runs_that_are_in_it() -> None:
     draw = random.Random(0)
     runs = [Outcome(arm, seed, None if (arm[0], seed) == ("z", 0) else draw.gauss(2, 0.1))
             for arm in levels for seed in range(5)]
-    found = {one.name: one.capped for one in effects.factorial(runs, levels, cap=3.0)}
+    found = {one.name: one.capped for one in effects.factorial(runs, levels, cap=3.0).effects}
     assert not found["norm=y"]
     assert found["norm=z"]
     assert found["ffn=q"], "which is averaged over all norms"
