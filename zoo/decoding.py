@@ -14,7 +14,6 @@ from torch import Tensor
 from zoo.context import Cache
 from zoo.registry import ZooError
 
-MARK = "[MASK]"  # a gap in a prompt
 MANY = 100  # new tokens, for which it pays to turn the weights
 
 

@@ -215,10 +215,11 @@ class BERT(Learner):
 
         A mask is one token: with tokenizer=byte, one byte. Raises ZooError for a text without a mask.
         """
-        asked = self.objective.ask([self.tokenizer.encode(part) for part in text.split(decoding.MARK)])
+        asked = self.objective.ask([self.tokenizer.encode(part) for part in text.split(objectives.MARK)])
         places = np.flatnonzero(asked == self.objective.mask)
         if not len(places):
-            raise ZooError(f"this model fills masks: write {decoding.MARK} in the prompt, once for each token that is missing")
+            raise ZooError(f"this model fills masks: write {objectives.MARK} in the prompt, once for each token that is"
+                           " missing")
         best = self._at(self._row(asked), places).topk(min(top, self.tokenizer.vocab))
         return [
             [(self.tokenizer.decode([token]), share) for token, share in zip(tokens, shares, strict=True)]
@@ -227,7 +228,7 @@ class BERT(Learner):
 
     def answer(self, prompt: str, **how: Any) -> str:
         """The text with its masks filled, and of each mask the likeliest tokens."""
-        found, parts = self.fill_mask(prompt), prompt.split(decoding.MARK)
+        found, parts = self.fill_mask(prompt), prompt.split(objectives.MARK)
         filled = "".join(map("".join, zip_longest(parts, (best[0][0] for best in found), fillvalue="")))
         lines = [", ".join(f"{token!r} {share:.1%}" for token, share in best) for best in found]
         return "\n".join([filled, "", *(f"mask {number}: {line}" for number, line in enumerate(lines, 1))])
@@ -255,7 +256,7 @@ class T5(Learner):
     def generate(self, prompt: str = "", *, tokens: int = 200, temperature: float = 0.8, top_k: int | None = 50,
                  seed: int = 0) -> str:
         """The text with each [MASK] replaced by as many tokens as it takes; without one, the text and what comes next."""
-        parts = [self.tokenizer.encode(part) for part in prompt.split(decoding.MARK)]
+        parts = [self.tokenizer.encode(part) for part in prompt.split(objectives.MARK)]
         return self._joined(parts, self._fill(parts, tokens, temperature, top_k, seed))
 
     def answer(self, prompt: str, **how: Any) -> str:

@@ -22,6 +22,7 @@ class Model(nn.Module):
     """What the families share: the embedding, the head, and the numbers that both and the stack are made with."""
 
     family = "decoder"  # which objectives it serves, and what it is used for
+    token_ids: Mapping[str, Any] = {}  # of start, end and padding, where the weights came from transformers
     entrances: tuple[str, ...]  # beside forward; none calls another, at whose end FSDP2 would let go of the weights
 
     def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, vocab: int | None,

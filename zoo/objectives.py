@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE = -100  # a place with no label
+MARK = "[MASK]"  # a gap in a prompt
+START = "<|start|>"  # which no text has: a decoder that reads a memory starts with it
 MEASURED = tuple(metric.name for metric in EVALUATED)  # by an evaluation
 GIVEN = ("tokens", "decoder_tokens", "padding_mask", "positions", "documents", "places")  # of a batch, to the model
 
@@ -46,6 +48,11 @@ class Objective:
     def judge(self) -> Objective:
         """The objective that prepares the text of an evaluation: the same, where none of its options says otherwise."""
         return self
+
+    @property
+    def named(self) -> dict[str, int]:
+        """The ids that it needs beyond the tokenizer's, by the names that an exported tokenizer has for them."""
+        return {}
 
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """The batch to learn from. tokens and labels (B, T) as in zoo.data.loading.Blocks, rows (B,) the indices of the blocks.
@@ -114,6 +121,10 @@ class MaskedLM(Objective):
         self.mask = self.vocab
 
     @property
+    def named(self) -> dict[str, int]:
+        return {MARK: self.mask}
+
+    @property
     def judge(self) -> Objective:
         judge = copy.copy(self)
         judge.rate = self.eval_rate
@@ -150,6 +161,10 @@ class Sequences(Objective):
     def __init__(self, tokenizer: Any, length: int) -> None:
         super().__init__(tokenizer, length)
         self.start = self.vocab
+
+    @property
+    def named(self) -> dict[str, int]:
+        return {START: self.start}
 
     def _batch(self, tokens: np.ndarray, labels: np.ndarray, real: np.ndarray) -> dict[str, Tensor]:
         """tokens (B, M), of which some are real, and labels (B, Q)."""
@@ -192,6 +207,11 @@ class SpanCorruption(Sequences):
         self.share = self.targets / (self.inputs + self.targets)
         self.sentinel = self.start + 1  # the first of them
         self.extra = 1 + spans + 1
+
+    @property
+    def named(self) -> dict[str, int]:
+        """The sentinels go by T5's names."""
+        return super().named | {f"<extra_id_{number}>": self.sentinel + number for number in range(self.spans + 1)}
 
     def hidden(self, length: int) -> tuple[int, int]:
         """How many tokens of so many are hidden, and in how many spans."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -57,8 +57,11 @@ class Tokenizer:
         """How many bytes each id stands for, int64 of shape (vocab,)."""
         return np.array([len(piece) for piece in self.pieces], dtype=np.int64)
 
-    def library(self) -> Any:
-        """The same as a Tokenizer of the tokenizers library, which transformers loads."""
+    def library(self, named: Mapping[str, int]) -> Any:
+        """The same as a Tokenizer of the tokenizers library, which transformers loads: a text starts a document.
+
+        `named` are the special tokens that it is to know beside end-of-text, with their ids.
+        """
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
@@ -107,8 +110,8 @@ class Byte(Tokenizer):
     def train(self, texts: Iterable[str]) -> None:
         """Nothing to fit."""
 
-    def library(self) -> Any:
-        return _byte_level({**_letters(), EOT: self.eot}, [])
+    def library(self, named: Mapping[str, int]) -> Any:
+        return _exported({**_letters(), EOT: self.eot}, [], named)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.frombuffer(_utf8(text), dtype=np.uint8).astype(np.int64) for text in texts]
@@ -176,8 +179,10 @@ class BPE(Tokenizer):
         self._model = ids, merges
         self.trained = True
 
-    def library(self) -> Any:
-        return self._bpe
+    def library(self, named: Mapping[str, int]) -> Any:
+        ids, merges = self._model
+        unused = {f"<|unused{number}|>": number for number in range(len(ids), self.vocab)}
+        return _exported(ids, merges, {**unused, **named})
 
     @cached_property
     def _bpe(self) -> Any:
@@ -196,6 +201,18 @@ def _byte_level(vocab: dict[str, int], merges: list[Any]) -> Any:
     bpe.add_special_tokens([EOT])
     bpe.encode_special_tokens = True  # the words "<|endoftext|>" inside a document are text like any other
     return bpe
+
+
+def _exported(vocab: Mapping[str, int], merges: list[Any], named: Mapping[str, int]) -> Any:
+    from tokenizers import processors
+
+    made = _byte_level({**vocab, **named}, merges)
+    made.add_special_tokens(list(named))  # of which the model's vocabulary knows the ids, so that none is given a new one
+    made.encode_special_tokens = False  # a mask in a text is one
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{EOT} $A", pair=f"{EOT} $A {EOT} $B", special_tokens=[(EOT, vocab[EOT])],
+    )
+    return made
 
 
 def _letters() -> dict[str, int]:
