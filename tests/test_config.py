@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import hydra
 import pytest
 
-from tests.conftest import chosen
+from tests.conftest import chosen, smallest
 from zoo import config, models, registry
 from zoo.registry import ZooError
 
@@ -94,13 +95,9 @@ def test_an_empty_word_is_met_too_and_no_choice_is_listed_twice() -> None:
     [
         ("attn=gqa attn.kv_heads=3", "4 heads cannot share 3 KV heads"),
         ("pos=rope arch.dim=20", "pos=rope turns pairs.*must be even, not 5"),
-        ("attn.qk_norm=rsm", "unknown norm 'rsm': did you mean 'rms'"),
-        ("attn.qk_norm={name:rms,epss:1}", "norm=rms has no option 'epss'"),
-        ("attn.qk_norm={name:rms,eps:nan}", "norm.eps=nan must be a finite number"),
         ("arch.pattern=[{norm:{eps:nan}}]", "norm.eps=nan must be a finite number"),
         ("norm.eps=-1", "norm.eps must be 0 or more"),
         ("norm=rms norm.eps=-1", "norm.eps must be 0 or more"),
-        ("attn.qk_norm={_target_:os.system}", "norm"),
         ("arch.pattern=[{norm:{_target_:os.system}}]", "norm=layer has no option '_target_'"),
         ("arch.pattern=[{norm:rsm}]", "unknown norm 'rsm'"),
         ("arch.pattern=[{nrom:rms}]", "arch.pattern names 'nrom'"),
@@ -288,3 +285,54 @@ def test_what_a_file_says_of_a_part_goes_with_the_part(words: str, path: tuple[A
 def test_a_part_within_a_part_is_refused_in_plain_words(words: str, told: str) -> None:
     with pytest.raises(ZooError, match=re.escape(told)):
         models.build(config.compose(words.split()), device="meta")
+
+
+def inner_choices() -> dict[tuple[str, str], str]:
+    """Each place where a component is chosen inside another, and what can be chosen there, with the word for the outer one."""
+    found: dict[tuple[str, str], str] = {}
+    for outer in config.choices(config.compose()):
+        for name, entry in registry.entries(outer).items():
+            for place in [option.name for option in fields(entry.options) if option.type is Any]:
+                for inner in registry.entries(registry.group_within(place)):
+                    found.setdefault((f"{outer}.{place}", inner), f"{outer}={name}")
+    return found
+
+
+def plain_values(group: str, name: str) -> Iterator[tuple[str, Any]]:
+    """Each option of a component that is a number, a switch or a word, with a value that it can have."""
+    for option in fields(registry.entry(group, name).options)[1:]:
+        if option.type is not Any and option.type != list[str]:
+            default = getattr(option.default, "name", option.default)
+            yield option.name, smallest(option) if default in (None, "???") else default
+
+
+def test_every_option_of_a_choice_inside_a_component_can_be_given() -> None:
+    """As arch.cross=gqa arch.cross.kv_heads=1."""
+    tried = inner_choices()
+    places = {place for place, _ in tried}
+    assert places >= {"arch.cross", "attn.qk_norm", "head.norm", "pos.scaling", "ffn.expert", "ffn.shared"}
+    with config.composing() as compose:
+        for (place, inner), outer in tried.items():
+            group, option = place.split(".")
+            values = dict(plain_values(registry.group_within(option), inner))
+            words = [outer, f"{place}={inner}", *(f"{place}.{word}={value}" for word, value in values.items())]
+            found = compose(words)[group][option]
+            assert found == ({"name": inner} | values if values else inner), words
+        spelled = config.spelled(["arch=encoder_decoder", "arch.cross=gqa", "arch.cross.kv_heads=1", "model=t5"])
+        found = config.finished(hydra.compose("config", spelled), spelled)  # as in a job of Hydra's
+        assert found["arch"]["cross"] == {"name": "gqa", "kv_heads": 1, "scale": 1.0}, "with the options of the model's file"
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ("model=t5 arch.cross.window=3", "cross=mha has no option 'window'"),
+    ("model=t5 arch.cross.kv_heads=1", "cross=mha has no option 'kv_heads'"),
+    ("attn.qk_norm=rsm", "unknown norm 'rsm': did you mean 'rms'"),
+    ("attn.qk_norm={name:rms,epss:1}", "norm=rms has no option 'epss'"),
+    ("attn.qk_norm={name:rms,eps:nan}", "norm.eps=nan must be a finite number"),
+    ("attn.qk_norm={_target_:os.system}", "nothing is chosen there"),
+    ("attn.qk_norm.eps=1e-3", "attn.qk_norm is given options, but nothing is chosen there: add attn.qk_norm=NAME"),
+    ("arch.cross.bias=true", "arch=decoder has no option 'cross'"),
+])
+def test_an_option_that_a_choice_inside_a_component_has_not_is_refused(words: str, told: str) -> None:
+    with pytest.raises(ZooError, match=told):
+        config.compose(words.split())

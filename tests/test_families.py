@@ -91,7 +91,7 @@ def test_flex_is_eager(seen: str, options: Choice, causal: bool) -> None:
 
 def test_flex_has_no_gradient_on_a_processor() -> None:
     model = make(attn={"name": "mha", "backend": "flex"})
-    with pytest.raises(ZooError, match=r"attn\.backend=flex has no gradient"):
+    with pytest.raises(ZooError, match="backend=flex has no gradient"):
         model(tokens())
 
 
@@ -105,6 +105,28 @@ def test_cross_attention_is_that_of_torch(backend: str) -> None:
     x, memory = draw(2, 5, 16).double(), draw(2, LENGTH, 16, seed=1).double()
     expected = theirs(x, memory, memory, key_padding_mask=~LEFT, need_weights=False)[0]
     close(ours(x, context(memory=memory, memory_padding=LEFT)), expected, 1e-12)
+
+
+@pytest.mark.parametrize(("chosen", "told"), [
+    ({"name": "gqa", "kv_heads": 3}, "arch.cross.kv_heads"), ({"name": "gqa", "kv_heads": 0}, "arch.cross.kv_heads"),
+    ({"name": "mha", "head_dim": 0}, "arch.cross.head_dim"), ({"name": "mha", "scale": -1}, "arch.cross.scale"),
+    ({"name": "mha", "dropout": 1}, "arch.cross.dropout"),
+    ({"name": "mha", "dropout": 0.1, "backend": "flex"}, "arch.cross.backend=flex"),
+], ids=said)
+def test_a_cross_attention_that_cannot_be_is_refused_by_its_own_name(chosen: Choice, told: str) -> None:
+    with pytest.raises(ZooError, match=told) as refused:
+        make(arch=BOTH | {"cross": chosen})
+    assert "attn." not in str(refused.value)
+
+
+@pytest.mark.parametrize(("parts", "told"), [
+    ({"attn": {"name": "mha"}}, "attn.head_dim"), ({"attn": {"name": "mla"}}, "attn.nope_dim"),
+    ({"attn": {"name": "mla", "nope_dim": 4}}, "attn.value_dim"),
+    ({"attn": {"name": "mha", "head_dim": 4}, "arch": BOTH}, "arch.cross.head_dim"),
+], ids=said)
+def test_heads_that_do_not_divide_are_told_of_the_option_that_helps(parts: dict[str, Choice], told: str) -> None:
+    with pytest.raises(ZooError, match=f"or give {told}"):
+        make(**parts | {"arch": parts.get("arch", {}) | {"heads": 5}})
 
 
 @each("cross")
@@ -280,6 +302,6 @@ def test_an_init_not_made_for_the_scale_is_told_of(arch: str, init: str, scale: 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         models.build({"arch": ARCH | {"name": arch} | cross} | parts)
-    said = [str(warning.message) for warning in told if "attn.scale" in str(warning.message)]
+    said = [str(warning.message) for warning in told if ".scale=" in str(warning.message)]
     assert len(said) == warned
     assert all("init=t5" in sentence for sentence in said)

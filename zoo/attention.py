@@ -78,7 +78,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sca
     """torch's compiled attention (FlexAttention, Dong 2024): scores changed as they are made, in linear memory, on a GPU."""
     if not q.is_cuda:
         if torch.is_grad_enabled() and q.requires_grad:
-            raise ZooError("attn.backend=flex has no gradient on this device: train with it on a GPU, or choose sdpa or eager")
+            raise ZooError("backend=flex has no gradient on this device: train with it on a GPU, or choose attn.backend=sdpa or"
+                           " eager (arch.cross.backend, where that is it)")
         q, k, v = (x.detach() for x in (q, k, v))  # it refuses what once needed a gradient
     if causal:
         mask = lower_triangle(q, k)
@@ -128,17 +129,19 @@ class MultiHead(Mixer):
     """
 
     honours = frozenset(HONOURED)
+    word = "attn"  # by which it is chosen, for what is refused
 
     def __init__(self, dim: int, heads: int, kv_heads: int, width: int, value_width: int, *, bias: bool, scale: float | None,
                  dropout: float, backend: str, softcap: float | None = None, sinks: bool = False,
                  window: int | None = None) -> None:
         super().__init__()
         if kv_heads < 1 or heads % kv_heads:
-            raise ZooError(f"{heads} heads cannot share {kv_heads} KV heads: arch.heads must be a multiple of attn.kv_heads")
+            raise ZooError(f"{heads} heads cannot share {kv_heads} KV heads: arch.heads must be a multiple of"
+                           f" {self.word}.kv_heads")
         if not 0 <= dropout < 1:
-            raise ZooError(f"attn.dropout must be from 0 to below 1, not {dropout}")
+            raise ZooError(f"{self.word}.dropout must be from 0 to below 1, not {dropout}")
         if scale is not None and scale <= 0:
-            raise ZooError(f"attn.scale must be above 0, not {scale}")
+            raise ZooError(f"{self.word}.scale must be above 0, not {scale}")
         if window is not None and window < 1:
             raise ZooError(f"attn.window must be at least 1 (a token sees itself), not {window}")
         if softcap is not None and softcap <= 0:
@@ -146,7 +149,8 @@ class MultiHead(Mixer):
         if softcap is not None and backend == "sdpa":
             raise ZooError("attn.backend=sdpa cannot cap its scores: with attn.softcap choose attn.backend=eager or flex")
         if dropout and backend == "flex":
-            raise ZooError("attn.backend=flex has no dropout: choose attn.dropout=0, or attn.backend=sdpa or eager")
+            raise ZooError(f"{self.word}.backend=flex has no dropout: choose {self.word}.dropout=0, or"
+                           f" {self.word}.backend=sdpa or eager")
         self.heads, self.kv_heads, self.window = heads, kv_heads, window
         self.width, self.value_width = width, value_width
         self.scale = width**-0.5 if scale is None else scale
@@ -182,12 +186,12 @@ def _with_sink(mask: Tensor | None, sinks: Tensor, q: Tensor, k: Tensor) -> Tens
     return torch.cat([known, sinks.to(known.dtype)[:, None, None].expand(*shape[:3], 1)], -1)
 
 
-def head_width(dim: int, heads: int, head_dim: int | None) -> int:
-    """dim/heads unless given. Raises ZooError where that is no whole number."""
+def head_width(dim: int, heads: int, head_dim: int | None, option: str = "attn.head_dim") -> int:
+    """dim/heads unless given by the option of this name. Raises ZooError where that is no whole number."""
     if head_dim is None and dim % heads:
-        raise ZooError(f"arch.dim={dim} is not a multiple of arch.heads={heads}; change one, or give attn.head_dim")
+        raise ZooError(f"arch.dim={dim} is not a multiple of arch.heads={heads}; change one, or give {option}")
     if head_dim is not None and head_dim < 1:
-        raise ZooError(f"attn.head_dim must be at least 1, not {head_dim}")
+        raise ZooError(f"{option} must be at least 1, not {head_dim}")
     return head_dim or dim // heads
 
 

@@ -15,7 +15,7 @@ from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override, RangeSweep, ValueType
+from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -121,6 +121,7 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
             raise ZooError(f"nothing reads {key!r}{did_you_mean(key, known)}")
     for group in _chosen():
         config[group] = registry.resolve(group, config[group])
+        fitting.settle(group, config[group])
     config |= settings.typed(config)
     settings.check(config)
     if config["arch"]["vocab"] is None:
@@ -162,7 +163,7 @@ def _countable(words: Sequence[str]) -> list[Override]:
                                f" {word.key_or_group}=range(0,3)")
         if word.is_sweep_override() and not isinstance(span, RangeSweep) and not any(True for _ in word.sweep_iterator()):
             raise ZooError(f"{word.input_line} names no value: there is nothing to run")
-        if word.is_sweep_override() and "null" in _choices(word) and word.key_or_group in defaults():
+        if word.is_sweep_override() and "null" in fitting.picks(word) and word.key_or_group in defaults():
             raise ZooError(f"{word.input_line}: null takes no part in a sweep; start one without {word.key_or_group}=...")
     return parsed
 
@@ -228,14 +229,15 @@ def _parsed(words: Sequence[str]) -> list[Override]:
 def spelled(words: Sequence[str]) -> list[str]:
     """The words as Hydra must be told them: a mapping may have options that the one in its place has not.
 
-    And no group can be null: what may be left out is taken away.
+    A choice inside a component, as arch.cross=gqa, keeps the options that are there, as attn=gqa does. And no group can be
+    null: what may be left out is taken away.
     """
     found = []
     for word, parsed in zip(words, _parsed(words), strict=True):
         key = parsed.key_or_group
         plain = not word.startswith(("+", "~"))
-        if plain and isinstance(parsed._value, dict) and key.split(".")[0] in _chosen():
-            word = f"++{word}"
+        if plain and key.split(".")[0] in _chosen():
+            word = fitting.spelled(word, parsed)
         if plain and parsed._value is None and defaults().get(key, key) is None:
             word = f"~{key}"
         found.append(word)
@@ -267,7 +269,7 @@ def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config
         if word.is_delete() and "." in key:
             raise ZooError(f"{word.input_line}: an option cannot be taken away, only changed: write {key}=...")
         if head in known and key == head and not extended:
-            for choice in _choices(word):
+            for choice in fitting.picks(word):
                 if choice not in known[head] and not (choice == "null" and defaults().get(head, "") is None):
                     raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}")
 
@@ -285,10 +287,3 @@ def _check_hydra(word: Override) -> None:
         if key not in names:
             raise ZooError(f"{word.input_line}: {'.'.join(path[:depth])} has no option {key!r}{did_you_mean(key, names)}")
         node = node._get_node(key)
-
-
-def _choices(word: Override) -> list[str]:
-    if word.value_type in (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP):
-        return [str(choice) for choice in word.sweep_string_iterator()]
-    value = word.value()
-    return [] if word.is_delete() else ["null" if value is None else str(value)]

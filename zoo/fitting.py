@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, ValueType
 
 from zoo import registry
 
@@ -46,10 +46,57 @@ def _fit(group: str, node: Any, name: str | None, path: str, given: set[str]) ->
     options = {known: {option.name for option in fields(entry.options)} for known, entry in entries.items()}
     own = options.get(str(node.get("name", name)), set(node))
     for key in set(node) - own:
-        if f"{path}.{key}" not in given and any(key in others for others in options.values()):
+        here = f"{path}.{key}"
+        if any(key in others for others in options.values()) and not any(f"{word}.".startswith(f"{here}.") for word in given):
             del node[key]
     for key, value in node.items():
         _fit(registry.group_within(key), value, None, f"{path}.{key}", given)
+
+
+def chooses(key: str) -> bool:
+    """Whether a dotted key is a choice inside another component, as arch.cross is."""
+    *path, last = key.split(".")
+    return bool(path) and registry.group_within(last) in registry.groups()
+
+
+def inside(key: str) -> bool:
+    """Whether a dotted key is an option of such a choice, as arch.cross.head_dim is."""
+    path = key.split(".")
+    return any(chooses(".".join(path[:end])) for end in range(2, len(path)))
+
+
+def picks(word: Override) -> list[str]:
+    """The names that a word chooses, several in a sweep."""
+    if word.value_type in (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP):
+        return [str(choice) for choice in word.sweep_string_iterator()]
+    value = word.value()
+    return [] if word.is_delete() else ["null" if value is None else str(value)]
+
+
+def spelled(word: str, parsed: Override) -> str:
+    """A word about a component as Hydra must be told it: that an option may be new, and which name a choice inside it has."""
+    key, mapping = parsed.key_or_group, isinstance(parsed._value, dict)
+    if chooses(key) and (parsed.is_sweep_override() or isinstance(parsed.value(), str)) and "null" not in picks(parsed):
+        return f"++{key}.name={word.partition('=')[2]}"
+    return f"++{word}" if mapping or inside(key) else word
+
+
+def settle(path: str, node: Any) -> None:
+    """Hold each choice inside a component to the options that it has; one without any is its name alone.
+
+    Raises ZooError for an option that it has not, and for options of nothing.
+    """
+    for key, value in node.items() if isinstance(node, dict) else ():
+        here, group = f"{path}.{key}", registry.group_within(key)
+        if not isinstance(value, dict) or group not in registry.groups():
+            continue
+        if "name" not in value:
+            known = ", ".join(registry.entries(group))
+            raise registry.ZooError(f"{here} is given options, but nothing is chosen there: add {here}=NAME, one of {known}")
+        settle(here, value)
+        registry.resolve(group, value)
+        if value.keys() == {"name"}:
+            node[key] = value["name"]
 
 
 def shrink(config: dict[str, Any], sizes: Rules, given: set[str]) -> None:

@@ -142,7 +142,7 @@ class MaximalUpdate(Policy):
             if isinstance(module, MultiHead):
                 ours = self.head_dim**0.5 / module.width
                 if module.scale not in (module.width**-0.5, ours):
-                    raise ZooError("init=mup sets the scale of the scores itself: leave attn.scale out")
+                    raise ZooError(f"init=mup sets the scale of the scores itself: leave {module.word}.scale out")
                 module.scale = ours
             if isinstance(module, LinearHead):
                 ours = 1 / self._times(model)
@@ -188,8 +188,8 @@ def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
     made_for = "1 (smaller queries)" if policy.unscaled else "1/√width"
     for module in model.modules():
         if isinstance(module, MultiHead) and module.width > 1 and (module.scale == 1) != policy.unscaled:
-            warnings.warn(f"this init is made for attn.scale={made_for}, but the model has attn.scale={module.scale:.3g}:"
-                          " choose init=t5 for attn.scale=1, and another init for any other scale", stacklevel=3)
+            warnings.warn(f"this init is made for {module.word}.scale={made_for}, but the model has {module.word}.scale="
+                          f"{module.scale:.3g}: choose init=t5 for a scale of 1, and another init for any other", stacklevel=3)
             return
 
 

@@ -243,7 +243,11 @@ def declare(group: str, name: str, module: str, about: str, signature: inspect.S
     _fitting.discard((group, name))
     _entries[group][name] = Entry(group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory)
     # plain values, not the dataclass: a model's file may give an option that the component in its own's place has not
-    ConfigStore.instance().store(group=group, name=name, node=_entries[group][name].defaults(), provider="zoo")
+    # and a choice inside it as a mapping, so that an option of that can be given
+    inner = [option.name for option in fields(made) if option.type is Any]
+    node = {option: {"name": value} if option in inner and isinstance(value, str) else value
+            for option, value in _entries[group][name].defaults().items()}
+    ConfigStore.instance().store(group=group, name=name, node=node, provider="zoo")
 
 
 def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, Any, Any]:

@@ -22,9 +22,12 @@ class CrossAttention(MultiHead):
     The memory's keys and values are made once for a cache. Options as in attn.
     """
 
+    word = "arch.cross"
+
     def __init__(self, dim: int, heads: int, *, kv_heads: int | None = 2, head_dim: int | None = None, bias: bool = False,
                  scale: float | None = None, dropout: float = 0.0, backend: Backend = "sdpa") -> None:
-        width, kv_heads = head_width(dim, heads, head_dim), heads if kv_heads is None else kv_heads
+        width = head_width(dim, heads, head_dim, f"{self.word}.head_dim")
+        kv_heads = heads if kv_heads is None else kv_heads
         super().__init__(dim, heads, kv_heads, width, width, bias=bias, scale=scale, dropout=dropout, backend=backend)
         self.q = nn.Linear(dim, heads * width, bias=bias)
         self.kv = Joined(dim, bias, k=kv_heads * width, v=kv_heads * width)

@@ -29,9 +29,9 @@ class LatentAttention(MultiHead):
                  nope_dim: int | None = None, rope_dim: int | None = None, value_dim: int | None = None,
                  norm: Component = "rms", bias: bool = False, scale: float | None = None, window: int | None = None,
                  dropout: float = 0.0, backend: Backend = "sdpa") -> None:
-        nope = head_width(dim, heads, None) if nope_dim is None else nope_dim
+        nope = head_width(dim, heads, None, "attn.nope_dim") if nope_dim is None else nope_dim
         rope = max(2, nope // 4 * 2) if rope_dim is None else rope_dim
-        value = head_width(dim, heads, None) if value_dim is None else value_dim
+        value = head_width(dim, heads, None, "attn.value_dim") if value_dim is None else value_dim
         rank = 4 * nope if kv_rank is None else kv_rank
         for word, size in {"nope_dim": nope, "rope_dim": rope, "value_dim": value, "kv_rank": rank, "q_rank": q_rank}.items():
             if size is not None and size < 1:

@@ -62,7 +62,7 @@ class Tokenizer:
 
         `named` are the special tokens that it is to know beside end-of-text, with their ids.
         """
-        raise NotImplementedError
+        raise ZooError(f"tokenizer={self.name} has no counterpart in the tokenizers library: it says none in library(named)")
 
     def settings(self) -> dict[str, Any]:
         """The options this tokenizer was built with."""
