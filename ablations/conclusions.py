@@ -12,11 +12,10 @@ from ablations import effects, stats
 from ablations.effects import Estimate, Factorial
 from ablations.outcomes import mark, signed
 from ablations.results import Results
-from ablations.stats import Array, Comparison, Effect
+from ablations.stats import FEW_DOCUMENTS, Array, Comparison, Effect
 from zoo import metrics
 from zoo.registry import ZooError
 
-FEW_DOCUMENTS = 30  # below which an interval over them is not to be trusted
 NO_MARGIN = 1e-12  # stands for a margin that nobody stated: nothing is within it
 
 

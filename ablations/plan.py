@@ -6,6 +6,7 @@ import copy
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,14 +20,16 @@ from ablations import design
 from ablations.design import Arm
 from ablations.effects import power
 from ablations.match import match, put
+from ablations.stats import FEW_DOCUMENTS
 from ablations.study import Study, merged
-from zoo import storage
+from zoo import registry, storage
 from zoo.config import Config
 from zoo.registry import ZooError
 from zoo.words import typed
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
 JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
+LARGEST_READ = 100 << 20  # bytes of text that are read to count its documents
 LARGEST_TIMED = 50_000_000  # parameters of a model whose step is tried out for its time
 
 
@@ -186,6 +189,7 @@ def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
     budgets = "budgets not matched" if unmatched else f"budgets matched by {study.match}"
     console.print(Text(f"{runs}; {total:,.0f} tokens; {hours}; {budgets}"))
     console.print(Text(_power(study, len(plan.arms) - 1)))
+    console.print(Text(_validation(plan.configs[0])))
     console.print(Text(f"{study.metric}, specification {study.hash[:16]}"))
     for note in notes:
         console.print(Text(note, style="yellow"))
@@ -199,6 +203,17 @@ def _power(study: Study, comparisons: int) -> str:
     low, high = (power(len(study.seeds), comparisons, study.sd, rho, study.margin) for rho in (0.0, 0.2))
     return (f"power to see a difference of the margin, {study.margin:g}: {low:.0%} to {high:.0%} (sd {study.sd:g} over seeds,"
             f" which pairs share 0 to 20 % of; {comparisons} comparison{'s' * (comparisons > 1)})")
+
+
+def _validation(config: Config) -> str:
+    """How many documents a run is judged on. Raises ZooError for text that cannot be read."""
+    source = registry.build("data", config["data"])
+    if sum(path.stat().st_size for _, path in source.files(Counter())) > LARGEST_READ:
+        return f"documents of the validation: not counted before the first run, as the text is above {LARGEST_READ >> 20} MB"
+    number = sum(1 for _ in source.splits().rows["val"])
+    few = (f": too few to speak for others (fewer than {FEW_DOCUMENTS}), raise data.val_fraction or give more"
+           if number < FEW_DOCUMENTS else "")
+    return f"validated on {number:,} document{'s' * (number != 1)}{few}"
 
 
 def _against(value: int, base: int) -> str:

@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "inconclusive", "exploratory"]
 
 FEWEST = 5  # seeds, below which no verdict is given
+FEW_DOCUMENTS = 30  # below which an interval over them is not to be trusted
 POWER = 0.8  # of the n that would decide
 MOST = 1000  # seeds that are thought of as possible
 

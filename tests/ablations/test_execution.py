@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from ablations import run
+from ablations import plan, run
 from ablations import study as studies
-from zoo.config import CONF
+from zoo import registry
+from zoo.config import CONF, discover
+from zoo.data import cache
 
 Study = Callable[..., str]
 Ablate = Callable[..., Any]
@@ -55,9 +57,26 @@ def test_a_plan_writes_nothing(study: Study, ablate: Ablate, capsys: pytest.Capt
     before = set(Path().iterdir())
     assert ablate(study(factors={"attn": ["attn=mha", "attn=mqa"]}), "plan_only=true", "seeds=6", "ffn.bias=true") == 0
     out = " ".join(capsys.readouterr().out.split())
-    for said in ("2 arms × 6 seeds", "power to see", "ffn.hidden", "specification", "baseline", "FLOPs a token"):
+    for said in ("2 arms × 6 seeds", "power to see", "ffn.hidden", "specification", "baseline", "FLOPs a token",
+                 "validated on", "too few to speak for others (fewer than 30)"):
         assert said in out
     assert {path.name for path in set(Path().iterdir()) - before} == {"own.yaml"}
+
+
+@pytest.mark.parametrize(("files", "few"), [(1, True), (40, True), (200, False)])
+def test_a_plan_counts_the_documents_that_its_runs_will_be_judged_on(tmp_path: Path, files: int, few: bool,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(files):
+        (tmp_path / f"{number}.txt").write_text(f"A text of its own, {number}.\n" * 20, encoding="utf-8")
+    discover()
+    config: dict[str, Any] = {"data": {"name": "text", "path": str(tmp_path), "val_fraction": 0.3}}
+    source = registry.build("data", config["data"])
+    number = cache.load(source, registry.build("tokenizer", {"name": "byte"}), tmp_path / "cache").splits["val"].documents
+    said = plan._validation(config)
+    assert f"validated on {number} document" in said
+    assert ("too few" in said) == few == (number < 30)
+    monkeypatch.setattr(plan, "LARGEST_READ", 100)
+    assert "not counted before the first run" in plan._validation(config)
 
 
 def test_what_fails_or_diverges_is_told_and_the_rest_goes_on(study: Study, ablate: Ablate,
