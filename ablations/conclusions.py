@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ablations import effects, stats
+from ablations import effects, sources, specification, stats
 from ablations.effects import Estimate, Factorial
 from ablations.outcomes import mark, signed
 from ablations.results import Results
@@ -28,6 +28,10 @@ def compare(results: Results) -> Comparison:
     if results.pending:  # a verdict now would be a look that the specification does not have
         early = (replace(effect, verdict="exploratory", needed=None) for effect in found.effects)
         found = replace(found, effects=tuple(early))
+    if without := sources.withheld(results):
+        judged = (replace(effect, verdict="withheld", needed=None) if effect.arm in without else effect
+                  for effect in found.effects)
+        found = replace(found, effects=tuple(judged))
     return found
 
 
@@ -74,6 +78,8 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
         return f"{arm} is {effect.verdict} than {base}{by_little(effect, compared)}: {measured}{tested}, {seeds}.{lost}"
     if effect.verdict == "equivalent":
         return f"{arm} and {base} are equivalent: {measured}, within the margin of ±{compared.margin:g}; {seeds}.{lost}"
+    if effect.verdict == "withheld":
+        return f"{arm} against {base} is not judged: {measured}, but not all of their runs are of one source.{lost}"
     if effect.verdict == "exploratory":
         few = f"{seeds} {'are' if effect.n > 1 else 'is'} too few for a verdict"
         why = few if effect.n < stats.FEWEST else f"not all runs have ended ({seeds} so far)"
@@ -179,9 +185,14 @@ def marked(one: Estimate) -> str:
     return signed(one.value) + mark(one.capped)
 
 
+def integrity(results: Results) -> list[str]:
+    """What was changed since the first run: in what was planned, or in what the runs are made of."""
+    return [*specification.remarks(results.plan or {}), *sources.remarks(results)]
+
+
 def remarks(results: Results, compared: Comparison | None) -> list[str]:
     """What a reader must know before believing it."""
-    told = list(results.notes)
+    told = [*results.notes, *integrity(results)]
     levels = results.plan["arms"][0].get("levels") if results.plan else None
     if levels and results.baseline not in levels.values():
         told.append(f"The baseline is {', '.join(map(str, levels.values()))}.")
@@ -215,7 +226,8 @@ def remarks(results: Results, compared: Comparison | None) -> list[str]:
         found = next((effect.verdict for effect in compared.effects if effect.arm == arm), None)
         if found is not None:
             agrees = "as expected" if found == verdict else f"where {verdict} was expected"
-            told.append(f"{arm}: {found}, {agrees} by the study.")
+            when = specification.amended(results.plan or {}, f"expected.{arm}")
+            told.append(f"{arm}: {found}, {agrees} by the study{when}.")
     return told
 
 

@@ -14,11 +14,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from ablations import specification
 from ablations.live import Watch
 from ablations.outcomes import outcome
 from ablations.plan import Job, Plan, points
 from zoo import config as configuration
-from zoo import locks, registry, storage, train
+from zoo import locks, provenance, registry, storage, train
 from zoo.registry import ZooError, first_line
 from zoo.words import typed
 
@@ -102,7 +103,8 @@ def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
         edges = [option for option, value in point.items() if value in (axes[option][0], axes[option][-1])]
         chosen[arm] = point
         told[arm] = {"point": point, "at_the_edge": edges, "points": grid, "means": means}
-    storage.write_json(plan.folder / "study.json", storage.read_json(plan.folder / "study.json") | {"tuned": told})
+    with specification.writing(plan.folder) as content:
+        storage.write_json(plan.folder / "study.json", content | {"tuned": told})
     return chosen
 
 
@@ -122,11 +124,12 @@ def _refuse_others(plan: Plan, jobs: Sequence[Job]) -> None:
 
 
 def prepare(plan: Plan) -> list[str]:
-    """Write study.json, refuse a folder of other runs, and say which finished runs are used and what differs in them."""
+    """Refuse a folder of other runs, write study.json, and say which finished runs are used and what differs in them."""
     notes, reused = [], 0
     others: Counter[str] = Counter()
     jobs = [*plan.trials(), *([] if plan.study.tune else plan.jobs())]
     now: dict[str, Any] = {}
+    specification.foreseen(plan, specification.read(plan.folder))
     _refuse_others(plan, jobs)
     for job in jobs:
         folder = plan.folder / job.folder
@@ -139,24 +142,19 @@ def prepare(plan: Plan) -> list[str]:
     if reused:
         notes.append(f"{reused} of {len(jobs)} runs are done already and are used")
     notes += [f"{number} of these by {what}: delete their folders to run them again" for what, number in others.items()]
-    before = storage.read_json(plan.folder / "study.json")
-    looks = [look for look in before.get("looks", []) if look["hash"] != plan.study.hash]
-    content = plan.as_json() | {"looks": [*looks, {"hash": plan.study.hash, "seeds": plan.study.seeds}]}
-    content |= {"tuned": before["tuned"]} if "tuned" in before and not looks else {}
-    if looks:
-        notes.append(f"look {len(looks) + 1} at this folder: the report halves α for each")
-    storage.write_json(plan.folder / "study.json", content)
-    return notes
+    return notes + specification.record(plan)
 
 
 def _otherwise(job: Job, summary: Mapping[str, Any], now: dict[str, Any]) -> Iterator[str]:
     """In what a finished run differs from one made now: the code, the packages, the data."""
-    from zoo import run
-
     if not now:
-        now.update(sha=run._git_sha(), versions=run._versions())
+        now.update(sha=provenance.git_sha(), versions=provenance.versions())
     if summary.get("git_sha") != now["sha"]:
         yield f"another version of the code ({str(summary.get('git_sha'))[:12]}, now {str(now['sha'])[:12]})"
+    before, files = (summary.get("sources") or {}).get("files") or {}, provenance.sources(job.config)["files"]
+    for module in sorted(before.keys() & files.keys()):
+        if before[module] != files[module]:
+            yield f"another source of {module}"
     versions = (summary.get("versions") or {}).items()
     if packages := [f"{name} {version}" for name, version in versions if now["versions"].get(name) != version]:
         yield f"other packages ({', '.join(packages)})"

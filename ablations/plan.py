@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from ablations.design import Arm
 from ablations.effects import power
 from ablations.match import match, put
 from ablations.stats import FEW_DOCUMENTS
-from ablations.study import Study, merged
+from ablations.study import HASHING, Study, merged
 from zoo import registry, storage
 from zoo.config import Config
 from zoo.registry import ZooError
@@ -96,8 +97,8 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """The content of study.json, which the report reads."""
         arms = [asdict(arm) | cost for arm, cost in zip(self.arms, self.costs, strict=True)]
-        return {"hash": self.study.hash, "study": asdict(self.study), "baseline": self.arms[0].name, "arms": arms,
-                "exploratory": len(self.study.seeds) < 5}
+        return {"version": HASHING, "hash": self.study.hash, "study": asdict(self.study), "baseline": self.arms[0].name,
+                "arms": arms, "exploratory": len(self.study.seeds) < 5}
 
 
 def make(study: Study, folder: Path | None = None, notes: list[str] | None = None,
@@ -118,7 +119,7 @@ def make(study: Study, folder: Path | None = None, notes: list[str] | None = Non
                     " and no winner is named; five or more decide.")
     if study.match == "seconds":
         told.append("match: seconds is of this machine: reported for each arm, not solved for.")
-    return Plan(study, folder or Path("studies") / f"{design.safe(study.name)}_{study.hash[:8]}", arms, configs, costs)
+    return Plan(study, folder or Path("studies") / f"{design.safe(study.name)}_{study.key[:8]}", arms, configs, costs)
 
 
 def points(study: Study) -> list[dict[str, Any]]:
@@ -228,10 +229,11 @@ def duration(seconds: float) -> str:
 
 
 def reseeded(study: Study, folder: Path) -> str | None:
-    """Another folder that holds this study with other seeds, where there is one."""
+    """Another folder that holds this study with other seeds or another margin, where there is one."""
     for place in sorted(folder.parent.glob(f"{design.safe(study.name)}_*/study.json")):
         told = storage.read_json(place).get("study")
-        if place.parent != folder and told and told | {"seeds": study.seeds} == asdict(study):
-            return (f"{place.parent} holds this study with the seeds {told['seeds']}: with hydra.sweep.dir={place.parent} its"
-                    " runs are used, and the report says that this is a second look")
+        if place.parent != folder and told and told | {"seeds": study.seeds, "margin": study.margin} == asdict(study):
+            return (f"{place.parent} holds this study with the seeds {told['seeds']} and the margin {told['margin']}: with"
+                    f" {shlex.quote(f'hydra.sweep.dir={typed(str(place.parent))}')} its runs are used, and the report says that"
+                    " this is a second look")
     return None

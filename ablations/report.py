@@ -1,6 +1,9 @@
 """`python -m ablations.report DIR`: what the runs of a study, or of any sweep, allow to be said.
 
 Prints the conclusions, and writes report.html, report.md, table.tex, comparison.csv and runs.csv into the folder.
+
+accept=MODULE judges runs although the source of this module differs between them, which the report then says. Each module is
+accepted by its name, as in accept=mypackage.norms; a third source of it is another difference.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from rich import table as printed
 from rich.console import Console
 from rich.text import Text
 
-from ablations import budgets, conclusions, page
+from ablations import budgets, conclusions, page, sources
 from ablations.outcomes import MARK, Outcome, mark, shown, signed
 from ablations.page import Picture, Section, Table
 from ablations.results import Results, Run, load
@@ -202,7 +205,8 @@ def _latex(results: Results, compared: Comparison | None) -> str:
     body = [" & ".join(map(_tex, row)) + r" \\" for row in rows]
     said = {arm: budgets.remark(results, arm) for arm in results.arms if arm != results.baseline}
     notes = [*filter(None, [results.table.note]), *(f"{arm}: {remark}" for arm, remark in said.items() if remark),
-             *(conclusions.doubts(compared) if compared else []), *conclusions.warnings(results, compared)]
+             *(conclusions.doubts(compared) if compared else []), *conclusions.warnings(results, compared),
+             *conclusions.integrity(results)]
     below = [rf"\multicolumn{{{len(keep)}}}{{p{{\linewidth}}}}{{\footnotesize {_tex(note)}}} \\" for note in notes]
     return "\n".join([r"\begin{tabular}{l" + "r" * (len(keep) - 2) + "l}", r"\toprule", body[0], r"\midrule", *body[1:],
                       r"\bottomrule", *below, r"\end{tabular}"]) + "\n"
@@ -254,9 +258,13 @@ def _provenance(results: Results) -> list[str]:
 
 @plainly()
 def main() -> None:
-    if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
-        sys.exit(f"usage: python -m ablations.report DIR\n\n{__doc__}")
-    show(Path(sys.argv[1]))
+    folders = [word for word in sys.argv[1:] if not word.startswith("accept=")]
+    if len(folders) != 1 or folders[0] in ("-h", "--help"):
+        sys.exit(f"usage: python -m ablations.report DIR [accept=MODULE ...]\n\n{__doc__}")
+    for word in sys.argv[1:]:
+        if word.startswith("accept="):
+            sources.accept(load(Path(folders[0])), word.removeprefix("accept="))
+    show(Path(folders[0]))
 
 
 if __name__ == "__main__":

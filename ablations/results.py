@@ -180,7 +180,8 @@ def _planned(folder: Path, plan: Mapping[str, Any]) -> Iterator[Run]:
         arms = {str(arm["name"]): str(arm.get("folder", arm["name"])) for arm in plan["arms"]}
         seeds = [int(seed) for seed in plan["study"]["seeds"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ZooError(f"{folder / 'study.json'} is damaged: run the study's line again, which writes it anew") from error
+        raise ZooError(f"{folder / 'study.json'} is damaged: bring it back, or move it away and run the study's command"
+                       " again, which writes it anew and says so") from error
     for arm, below in arms.items():
         for seed in seeds:
             place = folder / below / f"seed_{seed}"

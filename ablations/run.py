@@ -20,8 +20,8 @@ from zoo import config as configuration
 from zoo import train, words
 from zoo.registry import ZooError, plainly
 
-ASKS = ("plan_only=", "wandb_sweep=")  # of a line's words, what is about this one start
-KEYS = ("study", "plan_only", "wandb_sweep", "arm", "seed")
+ASKS = ("plan_only=", "wandb_sweep=", "accept=")  # of a line's words, what is about this one start
+KEYS = ("study", "plan_only", "wandb_sweep", "accept", "arm", "seed")
 HELP = """\
 Ask what a component is worth, and how sure that is:
 
@@ -38,6 +38,7 @@ trainer.max_steps=500           what every run is told, as for zoo.train
 hydra/launcher=joblib           several runs at once; also submitit_local, submitit_slurm
 hydra.sweep.dir=FOLDER          where the runs and the report go, instead of studies/NAME_HASH
 logger=wandb                    the runs and the report in Weights & Biases, too
+accept=MODULE                   judge runs although the source of this module differs between them, which the report then says
 wandb_sweep=FILE                write the runs as a sweep for its agents, each of which adds arm=NAME seed=N; then stop
 
 The same line again goes on with what is left. Without study=, each combination is a run, and a table compares them:
@@ -78,7 +79,7 @@ def main() -> None:
 
 def study(arguments: Namespace) -> int:
     """Plan, show, run; gives the exit code."""
-    from ablations import agents, execution, plan
+    from ablations import agents, execution, plan, results, sources, specification
     from ablations import study as studies
 
     if train.only_asks(arguments):
@@ -86,6 +87,7 @@ def study(arguments: Namespace) -> int:
     told, hydra, common = _sorted(arguments.overrides)
     name, folder = told.pop("study"), words.given("hydra.sweep.dir", arguments.overrides)
     sweep, arm, seed = told.pop("wandb_sweep", None), told.pop("arm", None), told.pop("seed", "")
+    accepted = told.pop("accept", None)
     only = studies.value(told.pop("plan_only", "false"))
     if not isinstance(only, bool):
         raise ZooError(f"plan_only must be true or false, not {only!r}")
@@ -100,6 +102,7 @@ def study(arguments: Namespace) -> int:
     if one is planned:
         if hint := plan.reseeded(loaded, planned.folder):
             notes.append(hint)
+        notes += specification.foreseen(planned, specification.read(planned.folder))
         plan.show(planned, console, notes)
     if sweep is not None:
         again = [word for word in arguments.overrides if not word.startswith(ASKS)]
@@ -118,6 +121,8 @@ def study(arguments: Namespace) -> int:
         console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
     if one is not planned:  # the study's own line, once more, ends with the report
         return int(failed > 0)
+    if accepted is not None:
+        sources.accept(results.load(planned.folder), accepted)
     report.show(planned.folder)
     if planned.configs[0]["logger"]["name"] == "wandb":
         from ablations import dashboard

@@ -19,7 +19,7 @@ from ablations.outcomes import Outcome, Table, tabulate
 from zoo.registry import ZooError
 
 Array = NDArray[np.float64]
-Verdict = Literal["better", "worse", "equivalent", "inconclusive", "exploratory"]
+Verdict = Literal["better", "worse", "equivalent", "inconclusive", "exploratory", "withheld"]
 
 FEWEST = 5  # seeds, below which no verdict is given
 FEW_DOCUMENTS = 30  # below which an interval over them is not to be trusted

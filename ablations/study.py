@@ -1,7 +1,7 @@
 """A study is data: what is compared, in how many runs, at which budget, and what would count as a difference.
 
-The file `conf/study/NAME.yaml` is read into a `Study`, every word of it checked. Its hash is over what decides the conclusion
-(arms, seeds, budget, metric, margin), so that a study that was changed after its first run can be told from the one before.
+The file `conf/study/NAME.yaml` is read into a `Study`, every word of it checked. Its hash is over everything that a reader
+relies on; its key, which names its folder, is over what decides its runs and their test (arms, seeds, budget, metric, margin).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ BUDGETS = ("params", "active", "flops", "tokens", "seconds", "none")
 UNITS = {"params": "parameters", "active": "active", "flops": "training_flops", "tokens": "tokens"}  # of those solved for
 TOLERANCE = 0.01  # by which matched budgets may differ
 VERDICTS = ("better", "worse", "equivalent", "inconclusive")
-PROSE = ("name", "about", "question", "expected", "sd")  # what may be put in other words without being another study
+HASHING = 2  # how the hash is made: 1 (the key of today) was over neither expectations and sd nor the question
+KEYED = ("baseline", "common", "factors", "arms", "design", "constraints", "pairs", "seeds", "match", "match_by", "tune",
+         "metric", "margin")  # in this order: studies of years ago keep their folders
 Choices = dict[str, list[str]]  # the name of each choice, and the words that make it
 
 
@@ -67,10 +69,28 @@ class Study:
         return metrics.of(self.metric)
 
     @property
+    def key(self) -> str:
+        told = plain(asdict(self))
+        return _digest({name: told[name] for name in KEYED})
+
+    @property
     def hash(self) -> str:
-        told = {key: value for key, value in asdict(self).items() if key not in PROSE}
-        told["common"] = [word for word in self.common if not word.startswith(FREE)]
-        return hashlib.sha256(json.dumps(told, ensure_ascii=False).encode()).hexdigest()
+        return hashed(asdict(self))
+
+
+def hashed(told: Mapping[str, Any]) -> str:
+    """The hash of a specification: all but `about`, which no report shows, and what it leaves empty, so that a key of a study
+    that is new one day leaves the hashes of those without it."""
+    return _digest({name: value for name, value in plain(told).items() if name != "about" and value not in (None, "", [], {})})
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(told, ensure_ascii=False).encode()).hexdigest()
+
+
+def plain(told: Mapping[str, Any]) -> dict[str, Any]:
+    """A specification without the words that change no result, as where its runs are logged."""
+    return {**told, "common": [word for word in told.get("common") or [] if not word.startswith(FREE)]}
 
 
 def names() -> list[str]:

@@ -27,7 +27,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.attention", "zoo.catalogue"},
     {"zoo.mixer"},
     {"zoo.context", "zoo.functions", "zoo.config"},
-    {"zoo.advice"},
+    {"zoo.advice", "zoo.provenance"},
     {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks", "zoo.metrics", "zoo.words"},
     {"zoo.hardware", "zoo.memory", "zoo.progress"},
     {"zoo.registry"},

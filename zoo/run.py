@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import os
-import platform
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -25,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import callbacks as hooks
 from zoo import config as configuration
-from zoo import cost, lit, locks, memory, models, objectives, registry, room, storage, vitals
+from zoo import cost, lit, locks, memory, models, objectives, provenance, registry, room, storage, vitals
 from zoo.callbacks import Best, Diverged, Interrupted, Last, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.console import Bar, Lines
@@ -36,7 +33,6 @@ from zoo.progress import doing
 from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
 
-PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
 log = logging.getLogger("zoo")
 
 
@@ -67,7 +63,10 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
             _write_config(config, folder)
         if config["trainer"]["threads"]:
             torch.set_num_threads(config["trainer"]["threads"])
-        tell(git_sha=_git_sha(), versions=_versions(), host=_hardware())
+        used = provenance.sources(config)
+        goes_on = any((folder / "checkpoints").glob("*.ckpt"))
+        tell(git_sha=provenance.git_sha(), versions=provenance.versions(), host=provenance.hardware(), sources=used,
+             earlier_sources=provenance.earlier(before, used) if goes_on else [])
         _train(config, folder, summary, tell)
     return summary
 
@@ -274,26 +273,6 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
         hint = ": where there is no GPU, choose trainer=cpu, ddp_sim or fsdp_sim" if "gpu" in first_line(error).lower() else ""
         raise ZooError(f"trainer: {first_line(error).rstrip('.!')}{hint}") from error
-
-
-def _git_sha() -> str | None:
-    """The commit of the zoo's own code, where it runs from a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions
-
-
-def _hardware() -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": gpu}
 
 
 def _quiet() -> None:

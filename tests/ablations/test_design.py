@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -118,17 +120,21 @@ def test_a_fraction_confounds_no_main_effect_with_another_or_with_an_interaction
     assert len(runs) == {5: 16, 6: 16, 7: 16, 8: 16}.get(factors, 32 if factors > 8 else 2**factors)
 
 
-def test_the_hash_is_of_what_decides_and_stays() -> None:
+def test_the_hash_is_of_all_that_a_reader_relies_on_and_the_key_of_what_decides() -> None:
     told = parsed()
-    assert told.hash == parsed(about="x", question="y", sd=1.0, expected={"ffn=gelu": "better"}).hash
+    assert told.hash == parsed(about="x", common="logger=none").hash
+    prose = [parsed(question="y"), parsed(sd=1.0), parsed(expected={"ffn=gelu": "better"})]
+    assert {other.key for other in prose} == {told.key}, "the same runs, in the same folder"
+    assert len({told.hash, *(other.hash for other in prose)}) == 4
+    assert told.hash == studies.hashed(json.loads(json.dumps(asdict(told))) | {"new": None}), "as it stands in study.json"
     others = [parsed(**changed) for changed in (
         {"seeds": 6}, {"margin": 0.1}, {"metric": "val/bits_per_byte"}, {"match": "params"}, {"common": "arch.dim=32"},
         {"design": "factorial"}, {"factors": TWO}, {"tune": {"grid": {"optim.lr": [1e-3]}}})]
-    assert len({told.hash, *(other.hash for other in others)}) == len(others) + 1
-    assert studies.parse({"name": "own", "seeds": 3, "factors": {"norm": ["norm=layer", "norm=rms"]}}).hash.startswith(HASH)
+    assert len({told.hash, *(other.hash for other in others)}) == len({told.key, *(other.key for other in others)}) == 9
+    assert studies.parse({"name": "own", "seeds": 3, "factors": {"norm": ["norm=layer", "norm=rms"]}}).key.startswith(KEY)
 
 
-HASH = "dcfab96b6da866cb"  # pinned: a study that ran last year is still known
+KEY = "dcfab96b6da866cb"  # pinned: a study that ran last year is still known
 
 
 @pytest.mark.parametrize(("told", "said"), [

@@ -47,7 +47,7 @@ def test_a_study_runs_and_the_same_line_again_runs_nothing(study: Study, ablate:
     told = json.loads(next(Path("studies").glob("own_*/study.json")).read_text(encoding="utf-8"))
     assert told["study"]["seeds"] == [0, 1]
     assert [arm["name"] for arm in told["arms"]] == ["norm=layer", "norm=rms"]
-    assert next(Path("studies").iterdir()).name == f"own_{told['hash'][:8]}"
+    assert next(Path("studies").iterdir()).name == f"own_{told['looks'][0]['hash'][:8]}"
     assert ablate(word) == 0
     assert summaries() == first
     assert "4 of 4 runs are done already" in capsys.readouterr().out
