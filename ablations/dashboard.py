@@ -12,7 +12,7 @@ from typing import Any
 import wandb
 
 from ablations.plan import JUDGED, Plan
-from zoo import dashboard
+from zoo import dashboard, metrics
 from zoo.registry import first_line
 
 JUDGING = f'Metric("Tags") in ["{JUDGED}"]'
@@ -114,7 +114,9 @@ def _panels(metric: str) -> list[Any]:
     arms: Mapping[str, Any] = {"groupby": "JobType", "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev",
                                "max_runs_to_show": 100}
     return [
-        *(wr.LinePlot(title=name, x=dashboard.STEP, y=[name], **arms) for name in dict.fromkeys(["val/loss", metric])),
-        wr.BarPlot(title=f"{metric} at the end", metrics=[wr.SummaryMetric(metric)], **arms),
-        wr.LinePlot(title="training speed", x=dashboard.STEP, y=["train/tokens_per_second"], title_y="tokens a second", **arms),
+        *(wr.LinePlot(title=name, x=dashboard.STEP, y=[name], title_y=metrics.of(name).unit, **arms)
+          for name in dict.fromkeys(["val/loss", metric])),
+        wr.BarPlot(title=f"{metric} at the end, without runs that diverged", metrics=[wr.SummaryMetric(metric)], **arms),
+        wr.LinePlot(title="training speed", x=dashboard.STEP, y=["train/tokens_per_second"],
+                    title_y=metrics.of("train/tokens_per_second").unit, **arms),
     ]

@@ -201,6 +201,8 @@ def _power(study: Study, comparisons: int) -> str:
         return "no margin is stated: nothing can be called equivalent"
     if len(study.seeds) < 2:
         return "power: none, of one seed"
+    if study.metric != Study.metric and study.sd == Study.sd:  # which is of the loss, in its unit
+        return f"power is not known: give sd, how much {study.metric} varies over seeds, in {study.measure.unit}"
     low, high = (power(len(study.seeds), comparisons, study.sd, rho, study.margin) for rho in (0.0, 0.2))
     return (f"power to see a difference of the margin, {study.margin:g}: {low:.0%} to {high:.0%} (sd {study.sd:g} over seeds,"
             f" which pairs share 0 to 20 % of; {comparisons} comparison{'s' * (comparisons > 1)})")
