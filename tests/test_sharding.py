@@ -1,15 +1,18 @@
-"""Shards of two processes against one process that has all: what models give and learn, and how optimisers move them.
+"""Two processes against one that has all: what models in shards give and learn, how optimisers move them, and training steps.
 
 The processes are started once, do everything, and what they found is looked at by the tests.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning
 import pytest
 import torch
 from torch import Tensor, distributed, nn
@@ -17,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.conftest import make
-from zoo import config, decoding, models, optim, registry, sharding
+from zoo import config, decoding, lit, models, optim, registry, sharding
 from zoo.registry import ZooError
 
 TINY = ["arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=16", "loader.length=16"]
@@ -81,13 +84,65 @@ def moved(cut: Callable[[Tensor], Any]) -> Found:
     return found
 
 
+class PlainSGD(torch.optim.SGD):
+    """w -= lr·g, which unlike Adam knows the scale of its gradient."""
+
+    def __init__(self, groups: list[optim.Group], *, lr: float = 0.5) -> None:
+        super().__init__([group["params"][0] for group in groups], lr=lr)
+
+    def kept(self, shape: torch.Size, group: optim.Group) -> int:
+        return 0
+
+
+STEPS, ROWS = 2, 8
+CLIPS = {"above": 1e6, "below": 0.01}  # of the gradient's norm
+WAYS = list(itertools.product(("ddp", "fsdp"), (1, 2), CLIPS))  # of two processes: strategy, micro-batches a step, clip
+
+
+def read() -> tuple[Tensor, Tensor]:
+    """Tokens and labels of all steps. No two rows of a step have as many labels, and the first two have none."""
+    rows = torch.randint(256, (STEPS * ROWS, 17), generator=torch.Generator().manual_seed(1))
+    number = torch.arange(len(rows))
+    labelled = (5 * number % 16) * (number > 1)
+    return rows[:, :-1], rows[:, 1:].where(torch.arange(16) < labelled[:, None], -100)
+
+
+def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: int = 1) -> Found:
+    """The norms of the gradients before they are clipped, and the weights that plain steps make of the first ones."""
+    registry.register("optim", "plain")(PlainSGD)
+    words = [*TINY, f"loader.batch_size={ROWS}", f"trainer.accumulate={accumulate}", "schedule=constant", "schedule.warmup=0"]
+    composed = config.compose(words) | {"optim": {"name": "plain", "lr": 0.5}}
+    model = models.build(composed, seed=0, device="meta" if strategy == "fsdp" else "cpu")
+    module = lit.learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
+    micro = ROWS // (world * accumulate)
+    parts = zip(*(x.split(micro) for x in read()), strict=True)
+    batches = [{"tokens": tokens, "labels": labels} for tokens, labels in itertools.islice(parts, rank, None, world)]
+    norms, scaled = [], module.on_before_optimizer_step
+
+    def record(optimizer: Any) -> None:
+        scaled(optimizer)
+        norms.append(torch.stack([whole(p.grad).norm() for p in module.model.parameters()]).norm())
+
+    module.on_before_optimizer_step = record  # type: ignore[method-assign]
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=world, strategy=sharding.Sharded(world) if strategy == "fsdp" else strategy,
+        max_steps=STEPS, accumulate_grad_batches=accumulate, gradient_clip_val=clip, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    weights = {name: whole(parameter.detach()).clone() for name, parameter in module.model.named_parameters()}
+    return {"norms": torch.stack(norms), "weights": weights}
+
+
 def one_of_two(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
+    os.environ["LOCAL_RANK"] = str(rank)  # by which Lightning knows that the processes are started
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data_parallel",))
     strategy: Any = SimpleNamespace(device_mesh={"data_parallel": mesh}, root_device=torch.device("cpu"))
     found = {"learned": learned(lambda model, seed: sharding.shard(model, strategy, seed)),
-             "moved": moved(lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None))}
+             "moved": moved(lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)),
+             "stepped": {way: stepped(*way[:2], CLIPS[way[2]], rank, 2) for way in WAYS}}
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 
@@ -119,3 +174,29 @@ def test_optimisers_move_them_as_they_move_the_whole_or_refuse(in_two: list[Foun
                 assert weights.startswith(f"optim={name} cannot work on shards: choose optim=")
             else:
                 torch.testing.assert_close(weights, alone[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("clip", CLIPS)
+def test_a_plain_step_is_that_of_the_mean_over_all_labelled_tokens(in_two: list[Found], clip: str) -> None:
+    """By hand, whatever the strategy, the micro-batches and the share of the labelled tokens that each rank has."""
+    expected = by_hand(CLIPS[clip])
+    assert (expected["norms"] > CLIPS["below"]).all()
+    torch.testing.assert_close(stepped("auto", 1, CLIPS[clip]), expected, rtol=1e-4, atol=1e-6)
+    for found, way in itertools.product(in_two, [way for way in WAYS if way[2] == clip]):
+        torch.testing.assert_close(found["stepped"][way], expected, rtol=1e-4, atol=1e-6,
+                                   msg=lambda told, way=way: f"{way}: {told}")
+
+
+def by_hand(clip: float) -> Found:
+    """The same by torch alone: the gradient of the mean over all labels of a step, clipped, once lr."""
+    model, norms = models.build(config.compose(TINY), seed=0), []
+    for step in range(STEPS):
+        tokens, labels = (x[step * ROWS : (step + 1) * ROWS] for x in read())
+        model.zero_grad()
+        nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=-100).backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * parameter.grad
+    return {"norms": torch.stack(norms), "weights": {name: p.detach() for name, p in model.named_parameters()}}
