@@ -15,12 +15,14 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.conftest import make
-from zoo import config, decoding, lit, models, optim, registry, sharding
+from zoo import config, decoding, lit, models, optim, registry, sharding, storage
+from zoo.callbacks import Watch
 from zoo.registry import ZooError
 
 TINY = ["arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=16", "loader.length=16"]
@@ -96,7 +98,7 @@ class PlainSGD(torch.optim.SGD):
 
 STEPS, ROWS = 2, 8
 CLIPS = {"above": 1e6, "below": 0.01}  # of the gradient's norm
-WAYS = list(itertools.product(("ddp", "fsdp"), (1, 2), CLIPS))  # of two processes: strategy, micro-batches a step, clip
+WAYS = [("ddp", 1, "above"), ("ddp", 2, "below"), ("fsdp", 2, "above"), ("fsdp", 1, "below")]  # strategy, accumulate, clip
 
 
 def read() -> tuple[Tensor, Tensor]:
@@ -134,6 +136,44 @@ def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: i
     return {"norms": torch.stack(norms), "weights": weights}
 
 
+def resumed(folder: Path) -> list[Found]:
+    """A run in shards at its first step, where it is saved, and at its end; and the run resumed from there at start and end.
+
+    At each the weights, the state of the optimiser, and the losses that no row of metrics has yet, over both ranks.
+    """
+    seen: list[Found] = []
+    path, (tokens, labels) = folder / "last.ckpt", read()
+    mine = slice(distributed.get_rank(), ROWS, 2)
+
+    def look(trainer: Any, module: Any) -> None:
+        shown, optimizer = module.shown.clone(), trainer.optimizers[0]
+        distributed.all_reduce(shown)
+        state = [whole(value) for parameter in module.model.parameters() for value in optimizer.state[parameter].values()]
+        weights = [whole(parameter.detach()).clone() for parameter in module.model.parameters()]
+        seen.append({"shown": shown, "state": [value.clone() for value in state], "weights": weights})
+
+    def save(trainer: Any, module: Any, *_: Any) -> None:
+        if trainer.global_step == 1:
+            look(trainer, module)
+            trainer.save_checkpoint(path)
+
+    for first in (True, False):
+        composed = config.compose([*TINY, f"loader.batch_size={ROWS}"])
+        model = models.build(composed, seed=0, device="meta")
+        module = lit.learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
+        hooks: dict[str, Any] = {"on_train_batch_end": save} if first else {"on_train_start": look}
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=2, strategy=sharding.Sharded(2), max_steps=2, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+            callbacks=[LambdaCallback(**hooks), Watch(9, 9)],
+        )
+        batches: Any = [{"tokens": tokens[mine], "labels": labels[mine]}] * 2
+        trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None), ckpt_path=None if first else str(path),
+                    weights_only=True)
+        look(trainer, module)
+    return seen
+
+
 def one_of_two(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)  # by which Lightning knows that the processes are started
@@ -142,7 +182,8 @@ def one_of_two(rank: int, folder: Path) -> None:
     strategy: Any = SimpleNamespace(device_mesh={"data_parallel": mesh}, root_device=torch.device("cpu"))
     found = {"learned": learned(lambda model, seed: sharding.shard(model, strategy, seed)),
              "moved": moved(lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)),
-             "stepped": {way: stepped(*way[:2], CLIPS[way[2]], rank, 2) for way in WAYS}}
+             "stepped": {way: stepped(*way[:2], CLIPS[way[2]], rank, 2) for way in WAYS},
+             "resumed": resumed(folder)}
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 
@@ -152,8 +193,8 @@ def in_two(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each of two processes found."""
     folder = tmp_path_factory.mktemp("shards")
     processes: Any = torch.multiprocessing.spawn(one_of_two, (folder,), nprocs=2, join=False)
-    assert any(processes.join(60) for _ in range(3)), "they hang"
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    assert any(processes.join(60) for _ in range(4)), "they hang"
+    return [torch.load(folder / f"{rank}.pt") | {"saved": folder / "last.ckpt"} for rank in range(2)]
 
 
 def test_models_learn_and_write_what_they_do_in_one_process(in_two: list[Found]) -> None:
@@ -200,3 +241,15 @@ def by_hand(clip: float) -> Found:
             for parameter in model.parameters():
                 parameter -= 0.5 * parameter.grad
     return {"norms": torch.stack(norms), "weights": {name: p.detach() for name, p in model.named_parameters()}}
+
+
+def test_a_run_in_shards_resumes_to_the_bit(in_two: list[Found]) -> None:
+    """Each rank has its own rows again, and no loss counts twice in the next row of metrics."""
+    for found in in_two:
+        saved, ended, restored, ended_again = found["resumed"]
+        torch.testing.assert_close(restored, saved, rtol=0, atol=0)
+        torch.testing.assert_close(ended_again, ended, rtol=0, atol=0)
+        assert saved["shown"][1] == (read()[1][:ROWS] >= 0).sum()
+        assert not torch.equal(ended["weights"][0], saved["weights"][0])
+        whole_file = storage.weights(storage.read_checkpoint(found["saved"]))
+        torch.testing.assert_close(list(whole_file.values()), saved["weights"], rtol=0, atol=0)
