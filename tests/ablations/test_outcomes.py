@@ -148,7 +148,7 @@ def planned(folder: Path, summaries: Mapping[str, Mapping[str, Any]], metric: st
         (folder / job.folder).mkdir(parents=True)
         content = {"status": "finished", "unigram_nats": UNIGRAM} | dict(summaries[f"{job.trial}/{job.seed}"])
         (folder / job.folder / "summary.json").write_text(json.dumps(content), encoding="utf-8")
-    (folder / "study.json").write_text("{}", encoding="utf-8")
+    (folder / "study.json").write_text('{"hash": "h"}', encoding="utf-8")
     asked = SimpleNamespace(grid=grid, trials=None, seeds=[7, 8])
     return SimpleNamespace(folder=folder, trials=lambda: jobs, arms=[SimpleNamespace(name="a")],
                            study=SimpleNamespace(tune=asked, measure=metrics.of(metric), metric=metric))
