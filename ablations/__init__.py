@@ -1,8 +1,9 @@
 """The ablation harness: many runs, one conclusion."""
 
-import importlib.util
 import sys
 
+from zoo import extras
+
 for _needed in ("scipy", "matplotlib"):
-    if importlib.util.find_spec(_needed) is None:
-        sys.exit(f"error: the harness needs {_needed}: pip install -e '.[report]'")
+    if _told := extras.missing(_needed, "the harness"):
+        sys.exit(f"error: {_told}")

@@ -12,7 +12,7 @@ from typing import Any
 import wandb
 
 from ablations.plan import JUDGED, Plan
-from zoo import dashboard, metrics
+from zoo import dashboard, extras, metrics
 from zoo.registry import first_line
 
 JUDGING = f'Metric("Tags") in ["{JUDGED}"]'
@@ -48,12 +48,12 @@ def _published(plan: Plan) -> Iterator[str]:
         yield f"{latest} sends the report to wandb.ai, after `wandb login`"
     if mode != "online":
         return
-    try:
-        told = (plan.folder / "report.md").read_text(encoding="utf-8")
-        for made in (page(group, plan.study.metric, told, run), workspace(group, plan.study.metric, run)):
-            yield f"In Weights & Biases: {made.save().url}"
-    except ImportError:
-        yield "A page of the study in Weights & Biases takes wandb-workspaces: pip install -e '.[report]'"
+    if lacking := extras.missing("wandb_workspaces", "a page of the study in Weights & Biases"):
+        yield lacking
+        return
+    told = (plan.folder / "report.md").read_text(encoding="utf-8")
+    for made in (page(group, plan.study.metric, told, run), workspace(group, plan.study.metric, run)):
+        yield f"In Weights & Biases: {made.save().url}"
 
 
 def table(path: Path) -> wandb.Table:

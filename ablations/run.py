@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ablations import report
 from zoo import config as configuration
-from zoo import train, words
+from zoo import extras, train, words
 from zoo.registry import ZooError, plainly
 
 ASKS = ("plan_only=", "wandb_sweep=", "accept=")  # of a line's words, what is about this one start
@@ -150,6 +150,8 @@ def _sorted(overrides: list[str]) -> tuple[dict[str, str], list[str], list[str]]
         key, _, value = word.partition("=")
         if key == "seed" and not any(other.startswith("arm=") for other in overrides):
             raise ZooError(f"{word}: a study has several, as in seeds=5 or seeds=[0,1,2]")
+        if key == "hydra/launcher":
+            extras.need_launcher(value)
         if key == "arm":
             told[key] = value  # as it is written
         elif key in (*KEYS, *studies.names()):

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zoo import advice, fitting, registry, scan, settings
+from zoo import advice, extras, fitting, registry, scan, settings
 from zoo.registry import ZooError, did_you_mean, first_line
 from zoo.words import parse
 
@@ -255,6 +255,8 @@ def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config
             raise ZooError(f"{word.input_line} names several, of which a run takes one: -m makes zoo.train run each")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not word.value():
             raise ZooError(f"{word.input_line} names no folder: write {key}=FOLDER")
+        if key == "hydra/launcher":
+            extras.need_launcher(str(word.value()))
         if key.startswith("hydra."):
             _check_hydra(word)
         if word.is_add() or head.split("/")[0] == "hydra":

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo import config as configuration
-from zoo import models, optim, registry
+from zoo import extras, models, optim, registry
 from zoo.registry import ZooError, plainly
 
 SPAN = 30  # the least that an axis of sizes spans, so that what is flat looks flat
@@ -88,10 +88,9 @@ def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:
 
 def canvas(path: Path, width: float, height: float) -> Any:
     """A figure of these inches, to be kept in that file. Raises ZooError without matplotlib, or where it knows no such kind."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ZooError("a picture needs matplotlib: pip install -e '.[report]'") from None
+    extras.need("matplotlib.figure", "a picture")
+    from matplotlib.figure import Figure
+
     figure = Figure((width, height), layout="constrained")
     if path.suffix[1:] not in figure.canvas.get_supported_filetypes():
         raise ZooError(f"--out {path}: name a picture: .svg, .png or .pdf")

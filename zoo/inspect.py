@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: attn=gqa pos=rope arch.dim=256;"
                         " attn.backend=sdpa shows this backend alone beside the recurrent mixers")
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048], help="in tokens")
-    parser.add_argument("--out", type=Path, help="draw it, as .svg, .png or .pdf; needs pip install -e '.[report]'")
+    parser.add_argument("--out", type=Path, help="draw it, as .svg, .png or .pdf; needs transformer-zoo[report]")
     parser.add_argument("--json", action="store_true", help="for programs: seconds, bytes and exponents")
     asked = parser.parse_intermixed_args()
     lengths = sorted(set(asked.lengths))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zoo import storage
+from zoo import extras, storage
 from zoo.registry import ZooError, did_you_mean, plainly
 
 WORDS = ("ckpt", "out")
@@ -27,11 +27,13 @@ def main() -> None:
         raise ZooError("what, and where to? give ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER")
     out = Path(given["out"])
     if out.suffix == ".safetensors":
+        extras.need("safetensors", f"out={out}")
         from safetensors.torch import save_file
 
         save_file(storage.weights(storage.read_checkpoint(given["ckpt"])), out)
         print(f"{out} has the weights: safetensors.torch.load_file reads them")
         return
+    extras.need("transformers", "zoo.hf")
     import transformers
 
     from zoo import hf

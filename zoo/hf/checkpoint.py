@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zoo import models, registry, storage
+from zoo import extras, models, registry, storage
 from zoo.data.tokenizer import EOT
 from zoo.hf.convert import to_hf
 from zoo.objectives import MARK, START
@@ -25,6 +25,7 @@ def export(checkpoint: Any, folder: Path) -> None:
     start, sentinels) has the ids that it was trained with. Raises ZooError for a folder that holds something, and what to_hf
     raises.
     """
+    extras.need("transformers", "zoo.hf")
     import transformers
 
     if folder.exists() and any(folder.iterdir()):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zoo import catalogue, models, registry
+from zoo import catalogue, extras, models, registry
 from zoo import config as configuration
 from zoo.attention import MultiHead
 from zoo.hf.tables import FAMILIES, Family
@@ -56,6 +56,7 @@ def read(family: Family, theirs: Any) -> dict[str, Any]:
 
 def counterpart(model: Any) -> tuple[str, Family, Any]:
     """The class of transformers whose configuration, read back, makes the same model."""
+    extras.need("transformers", "zoo.hf")
     import transformers
 
     words, anatomy = _words(model), _anatomy(model)

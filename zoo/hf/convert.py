@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo import registry
+from zoo import extras, registry
 from zoo.hf.closest import counterpart, family_of, read, untie
 from zoo.hf.folder import load
 from zoo.registry import ZooError
@@ -20,6 +20,7 @@ def from_hf(source: Any) -> Any:
 
     Raises ZooError for a model class, an option or a weight that the zoo has no counterpart of.
     """
+    extras.need("transformers", "zoo.hf")
     theirs: Any = source if isinstance(source, nn.Module) else load(source)
     family = family_of(theirs)
     config = read(family, theirs)
