@@ -28,6 +28,7 @@ from ablations.outcomes import MARK, Outcome, mark, shown, signed
 from ablations.page import Picture, Section, Table
 from ablations.results import Results, Run, load
 from ablations.stats import Comparison, Effect
+from zoo.metrics import unigram_nats
 from zoo.registry import command, plainly
 from zoo.storage import write_atomically
 
@@ -35,7 +36,7 @@ COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "v
               "equivalence_p", "percent", "needed", "diverged", "missing", "documents", "documents_low",
               "documents_high", "baseline_diverged", "note", "budget")
 RUNS = ("arm", "seed", "status", "value", "counts_as", "parameters", "flops_per_token", "tokens", "seconds",
-        "tokens_per_second", "peak_memory_bytes", "fingerprint", "git_sha", "folder", "command")
+        "tokens_per_second", "peak_memory_bytes", "unigram_nats", "fingerprint", "git_sha", "folder", "command")
 
 
 def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
@@ -123,7 +124,7 @@ def _arms(results: Results, compared: Comparison | None) -> Iterable[Sequence[An
 
 def _row(run: Run, outcome: Outcome, metric: str) -> Sequence[Any]:
     told = [run.summary.get(key) for key in RUNS[5:11]]
-    told += [(run.summary.get("data") or {}).get("fingerprint"), run.summary.get("git_sha")]
+    told += [unigram_nats(run.summary), (run.summary.get("data") or {}).get("fingerprint"), run.summary.get("git_sha")]
     counts_as = outcome.value if outcome.ended else None
     return run.arm, run.seed, outcome.status, run.value(metric), counts_as, *told, run.folder, _command(run)
 
