@@ -18,8 +18,9 @@ from rich.text import Text
 from ablations import outcomes
 from ablations.outcomes import Outcome, shown
 from ablations.plan import Job, Plan, duration
-from zoo import storage
+from zoo import storage, tables
 
+SPARE = ("time left", "± sd")  # of the table's columns, what goes first where there is no room
 ENDED = ("finished", "diverged", "failed")
 
 
@@ -27,7 +28,7 @@ class Watch:
     """Reads the summaries of a study's runs from their folders, so that it does not matter who runs them."""
 
     def __init__(self, plan: Plan, console: Console | None = None) -> None:
-        self.plan, self.console = plan, console or Console(file=sys.stdout)  # before jobs write to their own logs
+        self.plan, self.console = plan, console or tables.console(sys.stdout)  # before jobs write to their own logs
         self.jobs = [*plan.trials(), *plan.jobs()]
         self.ended: dict[str, dict[str, Any]] = {}
         self.stop, self.thread = threading.Event(), threading.Thread(target=self._watch, daemon=True)
@@ -47,10 +48,10 @@ class Watch:
         self.thread.join()
         self._tell(self.look())
         if self.live.is_started:
-            self.live.update(self.table(), refresh=True)
+            self.live.update(self.fitted(), refresh=True)
             self.live.stop()
         else:
-            self.console.print(self.table())
+            tables.show(self.table(), self.console)
 
     def look(self) -> list[Job]:
         """The jobs that have ended since the last look."""
@@ -71,6 +72,11 @@ class Watch:
         found = [outcomes.outcome(job.arm, job.seed, run, measure) for job, run in summaries]
         found = outcomes.settled(found, cap, measure.lower_is_better)
         return found, outcomes.arranged(found, cap)
+
+    def fitted(self) -> Table:
+        table = self.table()
+        tables.fit(table, self.console, SPARE)
+        return table
 
     def table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
@@ -95,7 +101,7 @@ class Watch:
         while not self.stop.wait(1.0):
             fresh = self.look()
             if self.live.is_started:
-                self.live.update(self.table(), refresh=True)
+                self.live.update(self.fitted(), refresh=True)
             else:
                 self._tell(fresh)
 

@@ -23,13 +23,14 @@ from ablations.effects import power
 from ablations.match import match, put
 from ablations.stats import FEW_DOCUMENTS
 from ablations.study import HASHING, Study, merged
-from zoo import registry, storage
+from zoo import registry, storage, tables
 from zoo.config import Config
 from zoo.registry import ZooError
 from zoo.words import typed
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
 JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
+SPARE = ("tokens", "FLOPs a token", "active", "parameters")  # of the plan's columns, what goes first where there is no room
 LARGEST_READ = 100 << 20  # bytes of text that are read to count its documents
 LARGEST_TIMED = 50_000_000  # parameters of a model whose step is tried out for its time
 
@@ -177,7 +178,7 @@ def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
         numbers += [_against(cost["flops_per_token"], costs[0]["flops_per_token"]), f"{cost['tokens']:,}"]
         words = " ".join(arm.differs or arm.levels.values())
         table.add_row(Text(arm.name), Text(words), Text(arm.matched or "–"), *numbers)
-    console.print(table)
+    tables.show(table, console, SPARE)
     jobs = len(plan.jobs()) + len(plan.trials())
     runs = f"{len(plan.arms)} arms × {len(study.seeds)} seeds"
     if study.tune:

@@ -20,7 +20,6 @@ from typing import Any
 
 import yaml
 from rich import table as printed
-from rich.console import Console
 from rich.text import Text
 
 from ablations import budgets, conclusions, page, sources
@@ -28,10 +27,13 @@ from ablations.outcomes import MARK, Outcome, mark, shown, signed
 from ablations.page import Picture, Section, Table
 from ablations.results import Results, Run, load
 from ablations.stats import Comparison, Effect
+from zoo import tables
 from zoo.metrics import unigram_nats
+from zoo.progress import doing
 from zoo.registry import command, plainly
 from zoo.storage import write_atomically
 
+SPARE = ("parameters", "± sd", "runs")  # of the arms on a screen, what goes first where there is no room
 COMPARISON = ("arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters", "flops",
               "equivalence_p", "percent", "needed", "diverged", "missing", "documents", "documents_low",
               "documents_high", "baseline_diverged", "note", "budget")
@@ -41,11 +43,21 @@ RUNS = ("arm", "seed", "status", "value", "counts_as", "parameters", "flops_per_
 
 def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
     """Read the runs below a folder, and put what they say beside them."""
-    from ablations import sections  # draws, and matplotlib is no part of starting a study
+    said = read(folder)
+    _write(folder, *said)
+    return said
 
+
+def read(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
+    """The runs below a folder, their comparison where one can be made, and what a reader must know of both."""
     results = load(folder)
     compared, refused = conclusions.judged(results)
-    told = refused + conclusions.remarks(results, compared)
+    return results, compared, refused + conclusions.remarks(results, compared)
+
+
+def _write(folder: Path, results: Results, compared: Comparison | None, told: Sequence[str]) -> None:
+    from ablations import sections  # draws, and matplotlib is no part of starting a study
+
     below = sections.sections(results, compared)
     files = {
         "comparison.csv": _csv(COMPARISON, _arms(results, compared)),
@@ -55,16 +67,23 @@ def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
     }
     for name, content in files.items():
         write_atomically(folder / name, content.encode())
-    return results, compared, told
 
 
 def show(folder: Path) -> None:
-    """Write the report, and print its first screen."""
-    results, compared, told = write(folder)
-    console, title = Console(), Text(f"Arms of {folder}")
+    """Print what the runs say as soon as it is known, then write the report."""
+    with doing("reading the runs"):
+        said = read(folder)
+    _print(*said)
+    with doing("drawing the figures"):
+        _write(folder, *said)
+    tables.console().print(Text(f"The report is {folder / 'report.html'}"))
+
+
+def _print(results: Results, compared: Comparison | None, told: Sequence[str]) -> None:
+    console, title = tables.console(), Text(f"Arms of {results.folder}")
     table = printed.Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("arm", "runs", results.metric, "± sd", "difference", "parameters", "verdict"):
-        table.add_column(column, justify="left" if column in ("arm", "runs", "verdict") else "right", overflow="fold")
+        table.add_column(column, justify="left" if column in ("arm", "runs", "verdict") else "right")
     effects = {effect.arm: effect for effect in compared.effects} if compared else {}
     for arm in results.arms:
         effect, values = effects.get(arm), list(results.table.values.get(arm, {}).values())
@@ -75,12 +94,11 @@ def show(folder: Path) -> None:
             _count(results.of(arm), "parameters"),
             effect.verdict if effect else "baseline" if arm == results.baseline else "",
         )
-    console.print(table)
+    tables.show(table, console, SPARE)
     for _, sentence in _sentences(results, compared):
         console.print(Text(f"  {sentence}"))
     for line in told:
         console.print(Text(f"  · {line}", style="dim"))
-    console.print(Text(f"The report is {folder / 'report.html'}"))
 
 
 def _sentences(results: Results, compared: Comparison | None) -> list[tuple[str, str]]:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from ablations import report
+from zoo import advice, extras, tables, train, words
 from zoo import config as configuration
-from zoo import extras, train, words
+from zoo.progress import doing
 from zoo.registry import ZooError, plainly
 
 ASKS = ("plan_only=", "wandb_sweep=", "accept=")  # of a line's words, what is about this one start
@@ -79,8 +79,9 @@ def main() -> None:
 
 def study(arguments: Namespace) -> int:
     """Plan, show, run; gives the exit code."""
-    from ablations import agents, execution, plan, results, sources, specification
-    from ablations import study as studies
+    with doing("loading torch"):
+        from ablations import agents, execution, plan, results, sources, specification
+        from ablations import study as studies
 
     if train.only_asks(arguments):
         raise ZooError("a study has many configurations: plan_only=true shows what differs in them")
@@ -94,9 +95,10 @@ def study(arguments: Namespace) -> int:
     place = Path(arguments.config_dir).resolve() if arguments.config_dir else None
     loaded = studies.load(name, {key: studies.value(value) for key, value in told.items()}, [place] if place else [])
     loaded = replace(loaded, common=studies.merged(loaded.common, common))
-    console, notes = Console(), list[str]()
+    console, notes = tables.console(), list[str]()
     extra = [f"hydra.searchpath=[file://{place}]"] if place else []
-    planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
+    with doing("planning: the models are made, without content, and matched"):
+        planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
     flags = ["--config-dir", str(place)] if place else []
     one = planned if arm is None else agents.only(planned, arm, seed)
     if one is planned:
@@ -110,6 +112,8 @@ def study(arguments: Namespace) -> int:
         console.print(Text(f"wandb sweep {sweep} makes a sweep of it, whose agents run the study"))
     if only or sweep is not None:
         return 0
+    if not any(word.startswith("hydra/launcher=") for word in hydra):  # else other machines run it
+        train.refuse_impossible(planned.configs[0])
     for note in execution.prepare(planned):
         console.print(Text(note, style="yellow"))
     try:
@@ -159,8 +163,20 @@ def _sorted(overrides: list[str]) -> tuple[dict[str, str], list[str], list[str]]
         elif key.startswith("hydra"):
             hydra += [word] if key != "hydra.sweep.dir" else []
         else:
+            _refuse_misspelt(key, word, [*KEYS, *studies.names()])
             common.append(word)
     return told, hydra, common
+
+
+def _refuse_misspelt(key: str, word: str, keys: list[str]) -> None:
+    """A word that is nothing of a run's is a study's, where that is what it is nearest to."""
+    groups = [*configuration.menu(), "seed", "resume", "changing"]
+    if not key.isidentifier() or key in groups:
+        return
+    options = [name for name in advice.options(configuration.compose()) if "." in name]
+    found = advice.nearest(key, [*keys, *groups, *options], advice.owners_of(key))
+    if meant := [name for name in found if name.strip("'") in keys]:
+        raise ZooError(f"unknown word {key!r} in {word!r}: did you mean {' or '.join(meant)}?")
 
 
 if __name__ == "__main__":

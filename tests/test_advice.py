@@ -8,8 +8,9 @@ from dataclasses import fields
 
 import pytest
 
+from ablations import run
 from tests.conftest import BASE, Choice, chosen, make
-from zoo import advice, config, registry, settings
+from zoo import advice, config, models, registry, settings
 from zoo.registry import ZooError
 
 NODES = {**settings.NODES, "logger": settings.Logger}
@@ -71,6 +72,22 @@ def test_every_default_may_be_typed() -> None:
 ])
 def test_advice_that_a_run_follows_already_is_left_out(chosen_: dict[str, object], left: str) -> None:
     assert advice.ways(chosen_, "a lower optim.lr", "residual=pre", "trainer.clip=1.0") == left
+
+
+@pytest.mark.parametrize(("words", "advised"), [(["init=t5"], "attn.scale=1"), (["attn.scale=1"], "init=t5")])
+def test_a_warning_of_the_scale_advises_what_is_not_chosen(words: list[str], advised: str) -> None:
+    with pytest.warns(UserWarning, match="this init is made for") as warned:
+        models.build(config.compose([*words, "arch.dim=16", "arch.layers=1"]))
+    advice_given = str(warned[0].message).partition(": ")[2]
+    assert advised in advice_given
+    assert not [word for word in words if word in advice_given]
+
+
+def test_a_studys_key_is_met_too() -> None:
+    for wrong, right in (("sedes=5", "seeds"), ("margn=0.1", "margin"), ("plan_onl=true", "plan_only"), ("metrik=x", "metric")):
+        with pytest.raises(ZooError, match=f"unknown word .*: did you mean '{right}'"):
+            run._sorted(["study=x", wrong])
+    assert run._sorted(["study=x", "lr=3", "norm.eps=1"])[2] == ["lr=3", "norm.eps=1"], "which composing meets"
 
 
 def refusal(parts: dict[str, Choice]) -> str:

@@ -248,8 +248,6 @@ def assumptions(plan: Plan) -> Iterator[str]:
 
 def table(told: Mapping[str, Any], title: str) -> Any:
     """The plan as a table for people."""
-    from rich.console import Group
-    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -270,8 +268,14 @@ def table(told: Mapping[str, Any], title: str) -> Any:
     shown.add_row("tokens/s", f"{told['tokens_per_second_per_gpu']:,.0f}", "a GPU")
     shown.add_row("the run", f"{told['days']:,.3g} days", f"{told['tokens']:.4g} tokens, {told['steps']:,} steps")
     shown.add_row("", f"{told['gpu_hours']:,.4g} hours", f"of GPU; {told['flops']:.4g} FLOPs on {plan['gpus']:,} {plan['gpu']}")
-    lines = [Padding(Text(f"- {assumption}"), (0, 2)) for assumption in told["assumptions"]]
-    return Group(shown, Text("\n  assuming that"), *lines)
+    return shown
+
+
+def assumed(told: Mapping[str, Any]) -> list[Any]:
+    """What a plan rests on, as lines to be printed below its table."""
+    from rich.text import Text
+
+    return [Text("\n  assuming that"), *(Text(f"  - {assumption}") for assumption in told["assumptions"])]
 
 
 def refuse_what_does_not_fit(figures: Figures, plan: Plan) -> None:

@@ -12,12 +12,14 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.callbacks import Watch
 
+OFTEN = 5.0  # seconds, within which no second line of training is printed
+
 
 class Lines(lightning.Callback):
-    """A line an evaluation, where there is no terminal for a bar."""
+    """A line for each row of metrics that comes, at most one in some seconds, and for each evaluation: without a terminal."""
 
     def __init__(self, watch: Watch) -> None:
-        self.watch = watch
+        self.watch, self.told, self.due = watch, watch.row, -math.inf
 
     @rank_zero_only
     def on_train_start(self, trainer: Any, module: Any) -> None:
@@ -25,10 +27,22 @@ class Lines(lightning.Callback):
             print("compiling, which the first step waits for …", flush=True)
 
     @rank_zero_only
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        row = self.watch.row
+        if row is self.told or time.monotonic() < self.due:
+            return
+        self.told, self.due = row, time.monotonic() + OFTEN
+        print(f"step {trainer.global_step}/{trainer.max_steps}  {self._training()}", flush=True)
+
+    def _training(self) -> str:
+        row = self.watch.row
+        return f"train/loss {row['train/loss']:.4f}  {row['train/tokens_per_second']:,.0f} tokens/s" if row else ""
+
+    @rank_zero_only
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        row, validation = self.watch.row, trainer.callback_metrics["val/loss"].item()
-        training = f"  train/loss {row['train/loss']:.4f}  {row['train/tokens_per_second']:,.0f} tokens/s" if row else ""
-        print(f"step {trainer.global_step}/{trainer.max_steps}  val/loss {validation:.4f}{training}", flush=True)
+        validation = trainer.callback_metrics["val/loss"].item()
+        line = f"step {trainer.global_step}/{trainer.max_steps}  val/loss {validation:.4f}  {self._training()}"
+        print(line.rstrip(), flush=True)
 
 
 class Bar(RichProgressBar):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo import config as configuration
-from zoo import extras, models, optim, registry
+from zoo import extras, models, optim, registry, tables
 from zoo.registry import ZooError, plainly
 
 SPAN = 30  # the least that an axis of sizes spans, so that what is flat looks flat
@@ -165,9 +165,7 @@ def main() -> None:
     by_width = measure(asked.words, asked.widths, asked.steps)
     if asked.out:
         draw(by_width, asked.out)
-    import rich
-
-    rich.print(table(by_width))
+    tables.show(table(by_width), spare=[f"dim {width}" for width in sorted(by_width)[:-2]])
 
 
 if __name__ == "__main__":

@@ -261,9 +261,12 @@ def main() -> None:
 
         print(json.dumps(cost, indent=2))
     else:
-        import rich
+        from zoo import tables
 
-        rich.print((cluster.table if planned else table)(cost, " ".join(words) or "model=gpt"))
+        where = tables.console()
+        tables.show((cluster.table if planned else table)(cost, " ".join(words) or "model=gpt"), where)
+        for line in cluster.assumed(cost) if planned else ():
+            where.print(line)
     if planned:
         cluster.refuse_what_does_not_fit(counted, plan)
 

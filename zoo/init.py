@@ -188,8 +188,10 @@ def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
     made_for = "1 (smaller queries)" if policy.unscaled else "1/√width"
     for module in model.modules():
         if isinstance(module, MultiHead) and module.width > 1 and (module.scale == 1) != policy.unscaled:
-            warnings.warn(f"this init is made for {module.word}.scale={made_for}, but the model has {module.word}.scale="
-                          f"{module.scale:.3g}: choose init=t5 for a scale of 1, and another init for any other", stacklevel=3)
+            word = f"{module.word}.scale"
+            other = f"give {word}=1, or another init" if policy.unscaled else f"give {word}=null, or init=t5"
+            warnings.warn(f"this init is made for {word}={made_for}, but the model has {word}={module.scale:.3g}: {other}",
+                          stacklevel=3)
             return
 
 

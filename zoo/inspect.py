@@ -22,7 +22,7 @@ import torch
 from rich import console, print_json, progress
 from rich.table import Column, Table
 
-from zoo import config, coordinates, cost, memory, models, registry
+from zoo import config, coordinates, cost, memory, models, registry, tables
 from zoo.registry import Component, ZooError, plainly
 from zoo.stack import Stack
 
@@ -107,7 +107,8 @@ def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def table(lengths: Sequence[int], curves: Curves) -> Table:
-    headings = [Column(heading, justify="right") for heading in (*(f"{length:,}" for length in lengths), "exponent")]
+    headings = [Column(heading, justify="right", no_wrap=True)
+                for heading in (*(f"{length:,}" for length in lengths), "exponent")]
     shown = Table(Column(no_wrap=True), *headings, box=None, padding=(0, 1, 0, 0))
     for figure, title in FIGURES.items():
         shown.add_row(f"[bold]{title}")
@@ -146,7 +147,7 @@ def main() -> None:
     if asked.json:
         print_json(data={"lengths": lengths, "mixers": curves})
     else:
-        console.Console().print(table(lengths, curves))
+        tables.show(table(lengths, curves), spare=[f"{length:,}" for length in lengths[:-2]])
 
 
 if __name__ == "__main__":

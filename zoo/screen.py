@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from zoo import tables
 from zoo.advice import ways
 from zoo.cost import size
 from zoo.registry import command
@@ -25,7 +26,7 @@ TRY = {  # what to let a model do, by its objective
 
 def show(summary: dict[str, Any], folder: Path, console: Console | None = None) -> None:
     """Print the result of a finished run."""
-    console = console or Console()
+    console = console or tables.console()
     metrics, yard, data = summary["metrics"], summary["yardsticks"], summary["data"]
     result = Table(title="Validation", title_justify="left", box=None, padding=(0, 2), show_header=False)
     result.add_row("loss", f"{metrics['val/loss']:.4f}", "nats a token")
@@ -45,13 +46,13 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     cost.add_row("data", documents, f"{size(data['bytes'])}, fingerprint {data['fingerprint'][:12]}")
     console.print()
     console.print(Text(", ".join(f"{group}={name}" for group, name in summary["choices"].items()), style="dim"))
-    console.print(result)
-    console.print(cost)
+    tables.show(result, console)
+    tables.show(cost, console)
     if summary.get("outcome") == "stuck":
         console.print(Text(f"It has learned no more than how often each token comes ({summary['unigram_nats']:.4f} nats):"
                            f" it is stuck, or stopped early.\nTry {ways(summary['choices'], *WAYS_ON)}.", style="yellow"))
     if summary.get("sample"):
-        console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left"))
+        console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left", expand=False))
     console.print(Text.assemble(("The run is in ", ""), (str(folder), "bold"), "\n"), soft_wrap=True)
     for line, what in _next(summary, folder):
         console.print(Text.assemble(("  " + line, "cyan"), f"\n      {what}"), soft_wrap=True)

@@ -47,19 +47,25 @@ def main() -> None:
     if asked.json:
         print(json.dumps(chosen, indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
+    from zoo import tables
+
+    tables.show(table(chosen))
+
+
+def table(chosen: dict[str, dict[str, dict[str, Any]]]) -> Any:
+    """The menu for people."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    shown = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for group, names in chosen.items():
         for name, about in names.items():
             options = " ".join(f"{key}={'null' if value is None else value}" for key, value in about["options"].items())
             users = " ".join(about["models"]) and f"in {' '.join(about['models'])}"
             lines = [Text(about["description"]), *(Text(line, "dim") for line in (options, users) if line)]
-            table.add_row(Text(f"{config.word_for(group)}={name}", "cyan"), Text("\n").join(lines))
-        table.add_section()
-    Console().print(table)
+            shown.add_row(Text(f"{config.word_for(group)}={name}", "cyan"), Text("\n").join(lines))
+        shown.add_section()
+    return shown
 
 
 if __name__ == "__main__":

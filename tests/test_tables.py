@@ -1,0 +1,190 @@
+"""Every table at 80 columns and in a pipe: no word is broken, and what is left out for want of room is said."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ablations import live, plan, report
+from ablations.results import Results, Run
+from tests.test_layering import modules
+from zoo import cluster, coordinates, cost, inspect, metrics, screen, tables
+from zoo.components import __main__ as components
+
+ARMS = ["base", "attn=gqa,norm=rms,residual=sandwich", "an arm with spaces and a longword_that_is_one"]
+VERDICTS = ["baseline", "inconclusive", "exploratory"]
+
+
+def shown(*consoles: Console) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;]*m", "", str(console.file.getvalue())) for console in consoles]  # type: ignore[attr-defined]
+
+
+def terminal(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width, force_terminal=True)
+
+
+def pipe() -> Console:
+    return tables.console(io.StringIO())
+
+
+def menu() -> Table:
+    return components.table(components.menu())
+
+
+def costs() -> Table:
+    from zoo import config
+
+    composed = config.compose(["model=gpt2"])
+    model = cost.made(composed)
+    return cost.table(cost.of(composed, model) | {"training_memory_bytes": 123_456_789}, "model=gpt2")
+
+
+def widths() -> Table:
+    kinds = ("embedding", "attention", "feed-forward", "logits")
+    return coordinates.table({2**power: {kind: [1.234e-5 * power] * 3 for kind in kinds} for power in range(4, 14)})
+
+
+def lengths() -> Table:
+    each = {figure: {"values": [1.5e9] * 12, "exponent": 1.5} for figure in inspect.FIGURES}
+    return inspect.table([2**power for power in range(6, 18)], {"mha, eager": each, "lstm": each})
+
+
+def a_plan() -> Any:
+    costs = {"parameters": 123_456_789, "active": 23_456_789, "flops_per_token": 987_654_321, "tokens": 100_000_000,
+             "training_flops": 10**15}
+    arms = [SimpleNamespace(name=name, differs=[f"word={name}"], levels={}, matched="ffn.hidden=304") for name in ARMS]
+    study = SimpleNamespace(name="study", question="?", metric="val/loss", match="params", seeds=[0, 1], tune=None,
+                            margin=None, hash="0" * 16, sd=0.01, measure=metrics.of("val/loss"))
+    each = [costs, costs, costs | {"parameters": 99_999}]
+    return SimpleNamespace(study=study, folder=Path("studies/x"), arms=arms, costs=each, jobs=list, trials=list)
+
+
+class Taken(Exception):
+    """Ends a command as it comes to its table."""
+
+
+def planned() -> Table:
+    def take(table: Table, *_: Any) -> None:
+        raise Taken(table)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "show", take)
+        with pytest.raises(Taken) as taken:
+            plan.show(a_plan(), pipe())
+    return taken.value.args[0]
+
+
+def watched() -> Table:
+    told = SimpleNamespace(**vars(a_plan()))
+    watch = live.Watch.__new__(live.Watch)
+    job = SimpleNamespace(arm=ARMS[1], trial=None, folder="x", seed=0)
+    watch.plan, watch.jobs, watch.before, watch.begun = told, [job], 0, 0.0
+    watch.ended = {"x": {"status": "diverged", "unigram_nats": 3.5}}
+    return watch.table()
+
+
+TABLES: dict[str, tuple[Callable[[], Table], list[str]]] = {
+    "zoo.components.__main__": (menu, []),
+    "zoo.cost": (costs, []),
+    "zoo.coordinates": (widths, [f"dim {2**power}" for power in range(4, 12)]),
+    "zoo.inspect": (lengths, [f"{2**power:,}" for power in range(6, 16)]),
+    "ablations.plan": (planned, list(plan.SPARE)),
+    "ablations.live": (watched, list(live.SPARE)),
+}
+
+
+def whole(table: Table, text: str) -> None:
+    """Every word of every cell that is shown stands unbroken in a line."""
+    lines = text.splitlines()
+    for column in table.columns:
+        for cell in [str(column.header), *map(str, column.cells)]:
+            for word in Text.from_markup(cell).plain.split():
+                assert any(word in line for line in lines), (word, text)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_word_of_a_table_is_broken(name: str) -> None:
+    make, spare = TABLES[name]
+    narrow, piped = terminal(), pipe()
+    table, other = make(), make()
+    headings = [str(column.header) for column in table.columns]
+    tables.show(table, narrow, spare)
+    tables.show(other, piped, spare)
+    at_80, in_pipe = shown(narrow, piped)
+    whole(table, at_80)
+    whole(other, in_pipe)
+    assert [str(column.header) for column in other.columns] == headings, "nothing is left out of a pipe"
+    assert all(len(line.rstrip()) <= 80 for line in at_80.splitlines())
+    kept = [str(column.header) for column in table.columns]
+    gone = [heading for heading in spare if heading not in kept]
+    assert gone == spare[: len(gone)], "in the order that is stated"
+    assert ("no room for" in at_80) == bool(gone)
+
+
+@pytest.mark.parametrize("width", [80, None])
+def test_a_reports_first_screen_is_whole(width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = terminal(width) if width else pipe()
+    runs = [Run(arm, seed, Path("x"), {"status": "finished", "metrics": {"val/loss": 3.0 + seed}, "parameters": 10**9,
+                                       "overrides": [arm]}) for arm in ARMS for seed in range(2)]
+    effects = tuple(SimpleNamespace(arm=arm, difference=-0.1234, verdict=verdict, bad=False)
+                    for arm, verdict in zip(ARMS[1:], VERDICTS[1:], strict=True))
+    monkeypatch.setattr(tables, "console", lambda *_: where)
+    monkeypatch.setattr(report, "_sentences", lambda *_: [])
+    report._print(Results(Path("a/folder"), runs), SimpleNamespace(effects=effects, cap=None), ["a remark"])  # type: ignore[arg-type]
+    (text,) = shown(where)
+    for word in (*VERDICTS, *" ".join(ARMS).split(), "−0.1234", "finished" if width is None else "3.5000"):
+        assert any(word in line for line in text.splitlines()), (word, text)
+
+
+def test_a_name_that_no_width_holds_is_cut_and_nothing_else() -> None:
+    table = Table("arm", "verdict", box=None, padding=(0, 2, 0, 0))
+    table.add_row("x" * 200, "inconclusive")
+    narrow = terminal(40)
+    tables.show(table, narrow)
+    (text,) = shown(narrow)
+    assert "inconclusive" in text
+    assert text.count("x") == 200, "all of the name is there"
+
+
+def test_every_module_that_makes_a_table_is_tested() -> None:
+    """Each is in TABLES, or has a test of its own here or where its screen is tested."""
+    own = {"ablations.report", "zoo.screen", "zoo.cluster", "zoo.tables"}
+    making = set()
+    for name, path in modules().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = {f"{node.module}.{alias.name}" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+                    for alias in node.names}
+        if imported & {"rich.table.Table", "rich.table"}:
+            making.add(name)
+    assert making == {*TABLES, *own}
+
+
+def test_a_result_and_a_plan_for_many_gpus_are_whole() -> None:
+    parts = ("micro_batches", "tokens", "seconds", "computing", "exposed", "data_parallel", "update", "mfu", "tensor_parallel")
+    told = {"step": dict.fromkeys(parts, 1234567.0),
+            "plan": {"gpus": 512, "gpu": "h100"}, "memory_bytes": 2**36, "available_bytes": 2**37,
+            "memory": {"weights, gradients and the state of the optimiser": 2**35}, "assumptions": [],
+            **dict.fromkeys(("tokens_per_second_per_gpu", "days", "tokens", "steps", "gpu_hours", "flops"), 123456789.0)}
+    metrics = {"val/loss": 1.0, "val/perplexity": 2.7, "val/bits_per_byte": 2.0}
+    summary = {"metrics": metrics, "parameters": 10**9, "tokens": 10**9,
+               "yardsticks": dict.fromkeys(screen.YARDSTICKS, 5.0), "flops_per_token": 1e9, "steps": 10**6, "choices": {},
+               "data": {"documents": 10**6, "bytes": 10**9, "fingerprint": "0123456789ab"}, "tokens_per_second": 1e5,
+               "peak_memory_bytes": 10**9, "unigram_nats": 3.0, "outcome": "stuck"}
+    for make in (terminal, pipe):
+        where = make()
+        tables.show(cluster.table(told, "plan"), where)
+        screen.show(summary, Path("my runs/a b"), where)
+        (text,) = shown(where)
+        for word in ("optimiser", "GiB", "compressor,", "fingerprint", "0123456789ab", "residual=pre."):
+            assert any(word in line for line in text.splitlines()), (word, text)
+        assert "'ckpt=my runs/a b'" in text
