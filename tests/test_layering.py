@@ -15,6 +15,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.console"},
     {"zoo.callbacks", "zoo.vitals", "zoo.room"},
     {"zoo.lit"},
+    {"zoo.divergence"},
     {"zoo.sharding"},
     {"zoo.hf"},
     {"zoo.storage"},

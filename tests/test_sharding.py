@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.conftest import make
-from zoo import config, decoding, lit, models, optim, registry, sharding, storage
+from zoo import config, decoding, divergence, lit, models, optim, registry, sharding, storage
 from zoo.callbacks import Watch
 from zoo.registry import ZooError
 
@@ -174,6 +174,42 @@ def resumed(folder: Path) -> list[Found]:
     return seen
 
 
+class Ranks:
+    """What a strategy gives to the ranks that train together."""
+
+    def reduce(self, tensor: Tensor, reduce_op: str) -> Tensor:
+        distributed.all_reduce(tensor, getattr(distributed.ReduceOp, reduce_op.upper()))
+        return tensor
+
+
+def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
+    """How both ranks end where only the second sees what is not finite: in an evaluation, in training, in its shard."""
+    composed = config.compose(TINY)
+    model = models.build(composed, seed=0, device="meta")
+    cut(model, 0)
+    module = lit.Learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
+    module._trainer = SimpleNamespace(strategy=Ranks(), world_size=2, global_step=7, loggers=[])
+    labels, right = torch.zeros(4, dtype=torch.long), torch.zeros(4)
+    for number in range(4):
+        nats = torch.full((4,), torch.nan if rank and number == 2 else 1.0)
+        module.objective.evaluate = lambda model, batch, nats=nats: (nats, right, labels)
+        module.validation_step({}, number)
+    module.shown[0] = torch.inf if rank else 1.0
+    if rank:
+        with torch.no_grad():
+            sharding.local(model.stack.blocks[1].ffn.norm.weight)[0] = torch.nan
+    saved = {"state_dict": {f"model.{name}": value for name, value in model.named_parameters()}, "global_step": 7}
+    found = []
+    for look in (module.on_validation_epoch_end, lambda: Watch(1, 1)._look(module.trainer, module),
+                 lambda: divergence.refuse_weights(module, saved)):
+        try:
+            look()
+            found.append("nothing")
+        except divergence.Diverged as error:
+            found.append(str(error).partition(":")[0])
+    return found
+
+
 def one_of_two(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)  # by which Lightning knows that the processes are started
@@ -181,6 +217,7 @@ def one_of_two(rank: int, folder: Path) -> None:
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data_parallel",))
     strategy: Any = SimpleNamespace(device_mesh={"data_parallel": mesh}, root_device=torch.device("cpu"))
     found = {"learned": learned(lambda model, seed: sharding.shard(model, strategy, seed)),
+             "ends": ends(rank, lambda model, seed: sharding.shard(model, strategy, seed)),
              "moved": moved(lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)),
              "stepped": {way: stepped(*way[:2], CLIPS[way[2]], rank, 2) for way in WAYS},
              "resumed": resumed(folder)}
@@ -204,6 +241,14 @@ def test_models_learn_and_write_what_they_do_in_one_process(in_two: list[Found])
         for name, values in found["learned"].items():
             for value, expected in zip(values, alone[name], strict=True):
                 torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6, msg=lambda told, name=name: f"{name}: {told}")
+
+
+def test_what_is_not_finite_on_one_rank_ends_both_with_one_sentence(in_two: list[Found]) -> None:
+    for found in in_two:
+        evaluation, training, weights = found["ends"]
+        assert evaluation == "val/loss became nan at step 7"
+        assert training == "train/loss became inf at step 7"
+        assert weights == "stack.blocks.1.ffn.norm.weight was no longer a finite number at step 7"
 
 
 def test_optimisers_move_them_as_they_move_the_whole_or_refuse(in_two: list[Found]) -> None:

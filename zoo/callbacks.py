@@ -1,11 +1,10 @@
-"""What happens beside the training step: random streams, watching the loss, interruption, metrics.csv."""
+"""What happens beside the training step: random streams, watching the loss, interruption, checkpoints, metrics.csv."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
-import math
 import random
 import signal
 import time
@@ -21,16 +20,10 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from zoo.advice import ways
+from zoo import divergence
 from zoo.registry import ZooError
 from zoo.storage import dumps, naming, read_checkpoint, write_atomically
 from zoo.streams import derive
-
-
-class Diverged(ZooError):
-    """The loss is no longer a number, which all processes are told at the same step."""
-
-    agreed = True
 
 
 class Interrupted(BaseException):
@@ -70,7 +63,10 @@ class Streams(lightning.Callback):
 
 
 class Watch(lightning.Callback):
-    """Stops when the loss is not finite, before a checkpoint could keep it, and logs a row every `every` steps."""
+    """Stops when the loss is not finite, before a checkpoint could keep it, and logs a row every `every` steps.
+
+    On a GPU or several ranks it looks only where a row, a checkpoint or an evaluation is due, as looking waits for them.
+    """
 
     def __init__(self, every: int, checkpoint_every: int) -> None:
         self.every, self.checkpoint_every = every, checkpoint_every
@@ -87,32 +83,40 @@ class Watch(lightning.Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
         step = trainer.global_step
         due = step != self.logged and (step % self.every == 0 or step == trainer.max_steps)
-        cheap = trainer.world_size == 1 and module.device.type == "cpu"  # neither waiting for a GPU nor for other ranks
-        if not (due or cheap or step % self.checkpoint_every == 0):
+        if not (due or step % self.checkpoint_every == 0 or self._is_cheap(trainer, module)):
             return
-        shown = module.shown if cheap else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
-        loss, tokens = shown.tolist()
-        if not math.isfinite(loss):  # summed over the ranks, so that all of them stop here
-            clip = "trainer.clip=1" if module.config["trainer"]["clip"] is None else ""
-            tried = ("a lower optim.lr", "a longer schedule.warmup", "residual=pre", *filter(None, [clip]))
-            raise Diverged(f"the loss became {loss} at step {step}: try {ways(module.config, *tried)}")
+        loss = self._look(trainer, module)
         if due:
             loader = module.config["loader"]
             seen, self.logged = (step - self.logged) * loader["batch_size"] * loader["length"], step
-            self._log(trainer, step, loss / max(tokens, 1), seen)
+            self._log(trainer, step, loss, seen)
             module.shown.zero_()
 
-    def _log(self, trainer: Any, step: int, loss: float, tokens: int) -> None:
+    @staticmethod
+    def _is_cheap(trainer: Any, module: Any) -> bool:
+        """Whether to look is to wait neither for a GPU nor for other ranks."""
+        return trainer.world_size == 1 and module.device.type == "cpu"
+
+    def _look(self, trainer: Any, module: Any) -> dict[str, float]:
+        """The mean loss since the last row, where there was a label. Raises Diverged where it is not finite, on all ranks."""
+        cheap = self._is_cheap(trainer, module)
+        shown = module.shown if cheap else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
+        nats, tokens = shown.tolist()
+        divergence.refuse_metrics(module, {"train/loss": nats}, trainer.global_step)
+        return {"train/loss": nats / tokens} if tokens else {}
+
+    def _log(self, trainer: Any, step: int, loss: dict[str, float], tokens: int) -> None:
         now = time.perf_counter()
         seconds = max(now - self.started, 1e-9)
         self.tokens += tokens
         self.training_seconds += seconds
         self.started = now
-        self.row = {"train/loss": loss, "train/lr": self.rate, "train/tokens_per_second": tokens / seconds}
+        self.row = {**loss, "train/lr": self.rate, "train/tokens_per_second": tokens / seconds}
         for logger in trainer.loggers:
             logger.log_metrics(self.row, step)
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
+        self._look(trainer, module)
         self.paused = time.perf_counter()
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:

@@ -36,7 +36,8 @@ class Lines(lightning.Callback):
 
     def _training(self) -> str:
         row = self.watch.row
-        return f"train/loss {row['train/loss']:.4f}  {row['train/tokens_per_second']:,.0f} tokens/s" if row else ""
+        loss = f"train/loss {row['train/loss']:.4f}  " if "train/loss" in row else ""
+        return f"{loss}{row['train/tokens_per_second']:,.0f} tokens/s" if row else ""
 
     @rank_zero_only
     def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -67,7 +68,8 @@ class Bar(RichProgressBar):
 
     def get_metrics(self, trainer: Any, module: Any) -> dict[str, Any]:
         row, validation = self.watch.row, trainer.callback_metrics.get("val/loss")
-        shown = {"loss": f"{row['train/loss']:.3f}", "tokens/s": f"{row['train/tokens_per_second']:,.0f}"} if row else {}
+        shown = {"loss": f"{row['train/loss']:.3f}"} if "train/loss" in row else {}
+        shown |= {"tokens/s": f"{row['train/tokens_per_second']:,.0f}"} if row else {}
         return shown | ({"val": f"{validation.item():.3f}"} if validation is not None else {})
 
     @property

@@ -43,7 +43,7 @@ def objective_of(config: Mapping[str, Any]) -> Any:
 def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) -> Sizes:
     """Root mean squares of what the embedding, the sublayers (a mean over the layers), the stack and the head give.
 
-    Measured on a batch that the model then learns, `steps` times at the full rate.
+    Measured on a batch that the model then learns, `steps` times at the full rate. Raises ZooError where one is not finite.
     """
     model, objective = models.build(config, seed=config["seed"]), objective_of(config)
     optimizer = registry.build("optim", config["optim"], optim.parameter_groups(model, config["init"]))
@@ -68,7 +68,12 @@ def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) ->
             each.append([])
     with torch.no_grad():
         objective(model, batch)
-    return {kind: [sum(each) / len(each) for each in measured] for kind, measured in found.items()}
+    means = {kind: [sum(each) / len(each) for each in measured] for kind, measured in found.items()}
+    for kind, by_step in means.items():
+        if not np.isfinite(by_step).all():
+            raise ZooError(f"{kind} is no longer finite at arch.dim={config['arch']['dim']} (its sizes by step: "
+                           f"{', '.join(f'{size:.3g}' for size in by_step)}): give a lower optim.lr, or fewer --steps")
+    return means
 
 
 def _kind(path: str) -> str | None:

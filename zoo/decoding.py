@@ -81,6 +81,7 @@ def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, 
 
 def _choose(logits: Tensor, temperature: float, top_k: int | None, draw: torch.Generator) -> Tensor:
     """logits (B, vocab) -> the next token (B, 1)."""
+    _refuse_not_finite(logits)
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     if top_k is not None and top_k < logits.shape[-1]:
@@ -92,4 +93,12 @@ def _choose(logits: Tensor, temperature: float, top_k: int | None, draw: torch.G
 def at_places(model: Any, tokens: Tensor, places: Tensor, vocab: int) -> Tensor:
     """The probabilities (N, vocab) of the first `vocab` ids at these of the B·Q places (N,) of the tokens (B, Q)."""
     with evaluating(model):
-        return model(tokens, places=places)[:, :vocab].float().softmax(-1)
+        logits = model(tokens, places=places)[:, :vocab].float()
+    _refuse_not_finite(logits)
+    return logits.softmax(-1)
+
+
+def _refuse_not_finite(logits: Tensor) -> None:
+    """Raises ZooError where a row has NaN or infinity; the logit of a token that is ruled out may be minus infinity."""
+    if not logits.amax(-1).isfinite().all():
+        raise ZooError("the model's logits are not finite: it has diverged, or computes in too few bits for this text")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import SumMetric
 
-from zoo import decoding, objectives, optim, sharding, storage
+from zoo import decoding, divergence, objectives, optim, sharding, storage
 from zoo.context import Trace
 from zoo.evaluation import Spread
 from zoo.registry import ZooError, build
@@ -37,7 +37,7 @@ class Learner(lightning.LightningModule):
         self.objective = build("objective", config["objective"], tokenizer, config["loader"]["length"])
         self.byte_lengths = F.pad(torch.as_tensor(tokenizer.byte_lengths()), (0, self.objective.extra))
         # not modules of this one, with which they would be turned to 16 bits
-        self.sums: Any = {name: SumMetric().set_dtype(torch.double) for name in SUMS}
+        self.sums: Any = {name: SumMetric(nan_strategy="disable").set_dtype(torch.double) for name in SUMS}  # else dropped
         self.spread: Spread | None = None  # of the last evaluation, where the loss is over a whole text
         self.shown = torch.zeros(2)  # loss and tokens since the last row of metrics
 
@@ -142,7 +142,7 @@ class Learner(lightning.LightningModule):
             self.spread.add(batch["rows"], nats.view_as(batch["labels"]), batch["labels"])
 
     def on_validation_epoch_end(self) -> None:
-        nats, right, tokens, size = (self.sums[name].compute().item() for name in SUMS)
+        nats, right, tokens, size = (self.sums[name].compute() for name in SUMS)
         for sums in self.sums.values():
             sums.reset()
         if not tokens:
@@ -151,9 +151,12 @@ class Learner(lightning.LightningModule):
             for spread in (self.spread.by_document, self.spread.by_position):
                 spread.copy_(self.trainer.strategy.reduce(spread.to(self.device), reduce_op="sum"))
         loss = nats / tokens
-        found = (loss, math.exp(min(loss, 700)), nats / math.log(2) / max(size, 1), right / tokens)
-        measured = dict(zip(objectives.MEASURED, found, strict=True))
-        exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in measured.items()}
+        figures = (loss, loss.exp(), nats / math.log(2) / size, right / tokens)
+        exact = dict(zip(objectives.MEASURED, figures, strict=True))
+        if not size:  # no label stands for a part of the text
+            del exact["val/bits_per_byte"]
+        measured = {name: value.item() for name, value in exact.items()}
+        divergence.refuse_metrics(self, measured, self.trainer.global_step)
         self.log_dict(exact, logger=False, rank_zero_only=True)  # for checkpoints/best.ckpt
         for logger in self.trainer.loggers:
             logger.log_metrics(measured, self.trainer.global_step)
@@ -168,7 +171,12 @@ class Learner(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint tells by itself what it is of: its configuration and tokenizer travel with the weights."""
+        """A checkpoint tells by itself what it is of: its configuration and tokenizer travel with the weights.
+
+        Raises Diverged in a run whose numbers are not finite, so that the one before stays.
+        """
+        if self._trainer is not None:
+            divergence.refuse_weights(self, checkpoint)
         checkpoint["zoo"] = {"format": storage.FORMAT, "config": self.config, "tokenizer": self.tokenizer.dumps()}
 
 

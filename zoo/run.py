@@ -23,12 +23,13 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from zoo import callbacks as hooks
 from zoo import config as configuration
 from zoo import cost, lit, locks, memory, models, objectives, provenance, registry, room, storage, vitals
-from zoo.callbacks import Best, Diverged, Interrupted, Last, MetricsFile, Streams, Watch
+from zoo.callbacks import Best, Interrupted, Last, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.console import Bar, Lines
 from zoo.data import cache
 from zoo.data.module import Data, of_a_dead_worker, told_where_awaited
 from zoo.data.yardsticks import stuck
+from zoo.divergence import Diverged, refuse_metrics
 from zoo.progress import doing
 from zoo.registry import ZooError, first_line
 from zoo.sharding import Sharded
@@ -39,7 +40,7 @@ log = logging.getLogger("zoo")
 def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
     """Train what is configured into a folder, going on with what it holds; returns the content of summary.json.
 
-    Raises Diverged when the loss stops being a number, Interrupted when asked to stop, and whatever else went wrong, each
+    Raises Diverged when a number stops being finite, Interrupted when asked to stop, and whatever else went wrong, each
     after it has been written into summary.json.
     """
     summary: dict[str, Any] = {
@@ -83,7 +84,7 @@ def _telling_how_it_ends(tell: Any) -> Iterator[None]:
         yield
         tell(status="finished")
     except Diverged as error:
-        tell(status="diverged", outcome="diverged", error=str(error))
+        tell(status="diverged", outcome="diverged", error=str(error), diverged=error.found)
         raise
     except (Interrupted, KeyboardInterrupt) as error:
         tell(status="interrupted", error=f"stopped by {error or 'Ctrl-C'}")
@@ -117,7 +118,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         memory.keep_freed()
     source, stream = registry.build("data", config["data"]), loader["stream"]
     corpus = cache.load(source, registry.build("tokenizer", config["tokenizer"]), stream=stream)
-    if not len(corpus.splits["val"].ids):
+    if not corpus.summary["splits"]["val"]["bytes"]:
         raise ZooError("there is no text to validate on: give data.val_fraction above 0, or more text")
     imagined = cost.made(config)  # which takes no memory
     objectives.check(config, imagined)
@@ -188,7 +189,9 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             summary["mfu"] = vitals.mfu(summary["tokens_per_second"], summary["flops_per_token"], trainer)
     if module.spread is not None and trainer.is_global_zero:
         storage.write_atomically(folder / "evaluation.npz", module.spread.dumps())
-    tell(metrics={name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row)
+    metrics = {name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row
+    refuse_metrics(module, metrics, trainer.global_step)
+    tell(metrics=metrics)
     tell(outcome="stuck" if stuck(summary["metrics"]["val/loss"], summary["unigram_nats"]) else "learned")
     if settings["sample"] and (sharded or trainer.is_global_zero):  # in shards, all of them are needed for it
         tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
@@ -206,6 +209,8 @@ def _start(folder: Path, model: torch.nn.Module, config: Config, data: Data) -> 
     for path in [place for name in ("last", "previous", "best") if os.path.lexists(place := folder / f"{name}.ckpt")]:
         try:
             checkpoint = storage.read_checkpoint(path, whole=False)
+            if config["trainer"]["strategy"] != "fsdp":  # of whose checkpoints each process looks at its share (zoo.sharding)
+                storage.refuse_not_finite(storage.learned(checkpoint, model), path)
         except storage.Damaged as error:
             damaged[path] = str(error)
             continue

@@ -32,7 +32,8 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     result.add_row("loss", f"{metrics['val/loss']:.4f}", "nats a token")
     result.add_row("perplexity", f"{metrics['val/perplexity']:.4g}")
     over = summary.get("over")  # the yardsticks measure the whole text, each byte by those before it
-    result.add_row("[bold]bits per byte", f"[bold]{metrics['val/bits_per_byte']:.3f}", f"of {over or 'the same text:'}")
+    if "val/bits_per_byte" in metrics:
+        result.add_row("[bold]bits per byte", f"[bold]{metrics['val/bits_per_byte']:.3f}", f"of {over or 'the same text:'}")
     for name, what in YARDSTICKS.items() if over is None else ():
         result.add_row(f"  {name}", f"{yard[name]:.3f}", what)
     cost = Table(title="Cost", title_justify="left", box=None, padding=(0, 2), show_header=False)

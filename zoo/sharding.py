@@ -66,16 +66,27 @@ class Sharded(ModelParallelStrategy):
             storage.point(path, folder)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Each process looks at the checksums of its share of the parts, and with one that differs all of them end."""
+        """Each process looks at its share of the parts; where a checksum differs or a number is not finite, all of them end."""
         path = Path(checkpoint_path)
-        parts = sorted(path.glob("*.pt"))
-        if not self.reduce_boolean_decision(all(map(storage.is_whole, parts[self.global_rank :: self.world_size]))):
-            aside = path.with_suffix(".damaged")
-            if self.is_global_zero:
-                path.replace(aside)
-            raise storage.Damaged(f"{path} is damaged: a checksum differs. It is {aside.name} now, so that resume=auto goes on"
-                                  " from the one before")
-        return storage.read_checkpoint(path, whole=False)
+        share = slice(self.global_rank, None, self.world_size)
+        whole = all(map(storage.is_whole, sorted(path.glob("*.pt"))[share]))
+        self._put_aside_unless(whole, path, "damaged: a checksum differs")
+        checkpoint = storage.read_checkpoint(path, whole=False)
+        assert self.lightning_module is not None
+        found = storage.learned(checkpoint, self.lightning_module.model)
+        mine = ((name, Rows(value.parts[share]) if isinstance(value, Rows) else value, bound) for name, value, bound in found)
+        finite = storage.not_finite(mine) is None
+        self._put_aside_unless(finite, path, "of a run that had diverged: not all its numbers are finite")
+        return checkpoint
+
+    def _put_aside_unless(self, fine: bool, path: Path, why: str) -> None:
+        """Raises Damaged on all ranks, where a checkpoint is not fine on one, and leaves its place to the one before."""
+        if self.reduce_boolean_decision(fine):
+            return
+        aside = path.with_suffix(".damaged")
+        if self.is_global_zero:
+            path.replace(aside)
+        raise storage.Damaged(f"{path} is {why}. It is {aside.name} now, so that resume=auto goes on from the one before")
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         assert self.lightning_module is not None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from zoo.progress import is_first_process as is_first_process
 from zoo.registry import ZooError, first_line
 
 FORMAT = 1  # of checkpoints: to be raised when an older zoo would misread what a newer one writes
+LARGEST = 2.0**63  # of a weight: of a larger one, float32 can hardly hold the square, which norms take
+Learned = tuple[str, Any, float]  # a name, a tensor, and below what its numbers have to be
 OWN_ROWS, PARTS = "own rows", "parts"  # of a checkpoint of several processes: what marks a tensor in it, how many files it is
 
 
 class Damaged(ZooError):
-    """A checkpoint that cannot be read, or not as it was written."""
+    """A checkpoint that cannot be read, not as it was written, or that no run could go on from."""
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -196,7 +199,7 @@ def _read(path: Path, mapped: bool = False) -> dict[str, Any]:
 def load_model(path: str | Path, device: str = "cpu") -> tuple[Any, Any, dict[str, Any]]:
     """The trained model, its tokenizer and its configuration, from a run's folder or a checkpoint file.
 
-    Raises ZooError where the weights do not fit the configuration they came with, naming the first that does not.
+    Raises ZooError where the weights do not fit the configuration they came with, or are not finite, naming the first of them.
     """
     from zoo import config as configuration
     from zoo import models
@@ -209,6 +212,7 @@ def load_model(path: str | Path, device: str = "cpu") -> tuple[Any, Any, dict[st
     model = models.build(config, device="meta").to_empty(device=device)
     check_fit(model, weights(checkpoint), str(path))
     model.load_state_dict(weights(checkpoint))
+    refuse_not_finite(parameters(model), path)
     return model.eval(), tokenizer, config
 
 
@@ -216,6 +220,43 @@ def weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """The model's own part of a LightningModule's state."""
     state = checkpoint["state_dict"]
     return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
+
+
+def learned(checkpoint: Mapping[str, Any], model: Any) -> Iterator[Learned]:
+    """What training has made of a model: its parameters, and what the optimiser keeps of them, each under a name for people.
+
+    Not its buffers: a constant among them, as a mask, may be infinite.
+    """
+    found = weights(checkpoint)
+    yield from ((name, found[name], bound) for name, _, bound in parameters(model) if name in found)
+    for optimizer in checkpoint.get("optimizer_states") or ():
+        for state in optimizer["state"].values():
+            tensors = {name: value for name, value in state.items() if hasattr(value, "shape")}
+            yield from ((f"the optimiser's {name}", tensor, math.inf) for name, tensor in tensors.items())
+
+
+def parameters(model: Any) -> Iterator[Learned]:
+    yield from ((name, parameter, LARGEST) for name, parameter in model.named_parameters())
+
+
+def not_finite(tensors: Iterable[Learned]) -> str | None:
+    """The name of the first tensor that holds NaN, infinity, or too large a number; by its extremes, in one pass."""
+    import torch
+
+    for name, tensor, bound in tensors:
+        for part in getattr(tensor, "parts", [tensor]):
+            if part.is_floating_point() and part.numel():
+                low, high = (extreme.item() for extreme in torch.aminmax(part))
+                if not -bound < low <= high < bound:
+                    return name
+    return None
+
+
+def refuse_not_finite(tensors: Iterable[Learned], what: str | Path) -> None:
+    """Raises Damaged for a checkpoint, or another source of weights, that is of a run that had diverged."""
+    name = not_finite(tensors)
+    if name is not None:
+        raise Damaged(f"{what} is of a run that had diverged: {name} holds NaN, infinity or a number near it")
 
 
 def check_fit(model: Any, weights: Mapping[str, Any], source: str) -> None:

@@ -133,7 +133,8 @@ def job(composed: DictConfig) -> None:
         return
     with doing("loading Lightning"):
         from zoo import run
-    from zoo.callbacks import Diverged, Interrupted
+    from zoo.callbacks import Interrupted
+    from zoo.divergence import Diverged
 
     try:
         summary = run.run(config, folder, overrides)

@@ -12,7 +12,7 @@ import lightning
 import torch
 from torch import Tensor
 
-from zoo import hardware
+from zoo import divergence, hardware
 
 
 class Vitals(lightning.Callback):
@@ -40,19 +40,21 @@ class Vitals(lightning.Callback):
         after = [parameter.detach() for parameter in module.model.parameters()]
         updates = _squares(new - old for new, old in zip(after, self.before, strict=True))
         # the gradient was seen before the learner divided it by the number of tokens
-        found = torch.stack([self.gradients * module.gradient_scale**2, _squares(after), updates]).double().tolist()
+        found = torch.stack([self.gradients * module.gradient_scale.double() ** 2, _squares(after), updates]).tolist()
         self.before = []
         row: dict[str, float] = {}
         for part in dict.fromkeys(self.parts):
             members = [which for which, other in enumerate(self.parts) if other == part]
             gradient, weight, update = (sum(squares[which] for which in members) for squares in found)
             size = sum(after[which].numel() for which in members)
-            row |= {f"gradient/{part}": gradient**0.5, f"weight/{part}": (weight / size) ** 0.5,
-                    f"update/{part}": (update / size) ** 0.5}
+            row |= {f"weight/{part}": (weight / size) ** 0.5, f"update/{part}": (update / size) ** 0.5}
+            if math.isfinite(gradient) or update:  # else a loss scaler found that it overflows, and skipped the step
+                row[f"gradient/{part}"] = gradient**0.5
         row["train/memory_bytes"] = float(peak_memory())
         share = mfu(self.watch.row.get("train/tokens_per_second"), self.flops_per_token, trainer)
         if share is not None:
             row["train/mfu"] = share
+        divergence.refuse_metrics(module, row, trainer.global_step)
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
 
@@ -68,7 +70,7 @@ def _squares(tensors: Iterable[Tensor | None]) -> Tensor:
     sums: list[Any] = [torch.zeros(()) if tensor is None else torch.linalg.vector_norm(tensor.float()) for tensor in tensors]
     whole = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in sums]
     device = next((norm.device for norm in whole if norm.is_cuda), None)
-    return torch.stack([norm.to(device) for norm in whole]).square()
+    return torch.stack([norm.to(device) for norm in whole]).double().square()
 
 
 def peak_memory() -> int:
@@ -102,7 +104,7 @@ class Spikes(lightning.Callback):
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         loss, tokens = trainer.strategy.reduce(module.window.clone(), reduce_op="sum").tolist()
-        if self.is_spike(loss / max(tokens, 1)):
+        if tokens and self.is_spike(loss / tokens):
             for parameter in module.model.parameters():
                 parameter.grad = None  # with which an optimiser leaves weight and state as they are
             for logger in trainer.loggers:

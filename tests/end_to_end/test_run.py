@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import summary
 from zoo import callbacks, config, lit, registry, storage
-from zoo.callbacks import Diverged
 from zoo.data import cache
+from zoo.divergence import Diverged
 from zoo.registry import ZooError
 
 Train = Callable[..., dict[str, Any]]

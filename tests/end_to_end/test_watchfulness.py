@@ -19,8 +19,8 @@ from torch import Tensor
 from tests.end_to_end.conftest import TINY, summary
 from tests.end_to_end.test_run import equal, losses, weights, when
 from zoo import config, cost, lit, models, room, screen, vitals
-from zoo.callbacks import Diverged
 from zoo.data.yardsticks import stuck
+from zoo.divergence import Diverged
 from zoo.registry import ZooError
 
 Train = Callable[..., dict[str, Any]]

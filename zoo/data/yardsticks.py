@@ -46,7 +46,7 @@ def unigram_nats(ids_train: np.ndarray, ids_val: np.ndarray, vocab: int) -> floa
 
 def stuck(loss: float, unigram: float | None) -> bool:
     """Whether a model is no better than the frequencies of the tokens, as if it read no text; not where these tell nothing."""
-    return unigram is not None and loss > STUCK * unigram
+    return unigram is not None and not loss <= STUCK * unigram  # so that a loss that is no number is stuck, too
 
 
 def _bits(counts: np.ndarray) -> np.ndarray:

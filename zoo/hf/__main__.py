@@ -30,7 +30,7 @@ def main() -> None:
         extras.need("safetensors", f"out={out}")
         from safetensors.torch import save_file
 
-        save_file(storage.weights(storage.read_checkpoint(given["ckpt"])), out)
+        save_file(storage.load_model(given["ckpt"])[0].state_dict(), out)
         print(f"{out} has the weights: safetensors.torch.load_file reads them")
         return
     extras.need("transformers", "zoo.hf")

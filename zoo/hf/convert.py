@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo import extras, registry
+from zoo import extras, registry, storage
 from zoo.hf.closest import counterpart, family_of, read, untie
 from zoo.hf.folder import load
 from zoo.registry import ZooError
@@ -43,6 +43,7 @@ def from_hf(source: Any) -> Any:
             raise ZooError(f"{name} is not zero, and the zoo has nothing like it")
     if weights:
         raise ZooError(f"{theirs.config.model_type}: the zoo has no counterpart of {', '.join(sorted(weights)[:3])}")
+    storage.refuse_not_finite(storage.parameters(model), theirs.config.name_or_path or f"the {type(theirs).__name__}")
     return model
 
 
@@ -51,6 +52,7 @@ def to_hf(model: Any) -> Any:
 
     Raises ZooError where there is none, naming what stands in the way for the closest one.
     """
+    storage.refuse_not_finite(storage.parameters(model), "the model")
     _, family, theirs = counterpart(model)
     shapes = {name: tensor.shape for name, tensor in theirs.state_dict().items()}
     weights = {}
