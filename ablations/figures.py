@@ -251,16 +251,16 @@ def trials(results: Results, best: Mapping[str, Array]) -> str:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("trials")
     axes.set_ylabel(f"expected best {axis(results)}")
-    _legend(figure, results, named)
+    _legend(figure, results, named, marked=False)
     return _svg(figure, "expected best against trials")
 
 
-def _legend(figure: Any, results: Results, named: Mapping[str, str]) -> None:
-    """Below the picture, where names of any length take no room from it."""
+def _legend(figure: Any, results: Results, named: Mapping[str, str], marked: bool = True) -> None:
+    """Below the picture, where names of any length take no room from it; marked where it is of the runs that count."""
     from matplotlib.lines import Line2D
 
     rest = len(results.arms) - len(named)
-    entries = [*((plain(arm) + results.table.mark(arm), colour) for arm, colour in named.items()),
+    entries = [*((plain(arm) + (results.table.mark(arm) if marked else ""), colour) for arm, colour in named.items()),
                *([(f"{rest} other arms", REST)] if rest else [])]
     longest = max(len(name) for name, _ in entries)
     figure.legend([Line2D([], [], color=colour, lw=2) for _, colour in entries], [name for name, _ in entries],

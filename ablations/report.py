@@ -207,7 +207,9 @@ def _markdown(results: Results, compared: Comparison | None, told: Sequence[str]
     lines += ["", *_text_table(_columns(results), _shown(results, compared)), "", *(f"- {line}" for line in told), ""]
     for section in below:
         parts = [part for part in section.parts if not isinstance(part, Picture)]
-        for part in [f"## {section.title}", *parts] if parts else []:
+        if parts in ([], [results.table.note]):  # nothing but pictures, and what a mark in them stands for
+            continue
+        for part in [f"## {section.title}", *parts]:
             lines += [*([part] if isinstance(part, str) else _text_table(part.columns, part.rows)), ""]
     return "\n".join([*lines, *_provenance(results)]) + "\n"
 

@@ -167,10 +167,9 @@ def compare(outcomes: Iterable[Outcome], baseline: str, *, margin: float, alpha:
     """Every arm against the baseline, by the primary test: the paired t, corrected over the arms by Holm's method.
 
     `margin` is what counts as equivalent, in the metric's unit, and wins where a difference is both significant and smaller;
-    `cap` is what a run counts as that diverged or is stuck, unless it was worse (`ablations.outcomes`): the loss of the unigram
-    model. A second look at a study
-    whose seeds were added later is tested at alpha / 2; that holds the errors of both looks together where the first was
-    tested at alpha / 2 as well, and those of the second one alone where it was not.
+    `cap` is what a run counts as that diverged or is stuck, unless it was worse (`ablations.outcomes`): the loss of the
+    unigram model. A second look at a study whose seeds were added later is tested at alpha / 2; that holds the errors of
+    both looks together where the first was tested at alpha / 2 as well, and those of the second one alone where it was not.
 
     Errors hold over the family however the variances differ, and whichever arms are real: each test holds by itself, and
     Holm's correction asks for no more. Raises ZooError for what cannot be compared.

@@ -233,9 +233,10 @@ def test_an_arm_with_runs_that_learned_nothing_has_one_mean_and_a_mark_everywher
     assert note in screen
     assert text.count(note) >= 2, "above, and below what has the mark"
     assert page.count(note) >= 2
+    assert not re.search(rf"^## [^\n]+\n\n{MARK}", text, re.MULTILINE), "of a section that is a picture alone, text has nothing"
     assert note.replace(MARK, r"\dag{}") in tex
     assert rows(folder, "comparison.csv")["B"]["note"] == ""
-    assert re.search(rf">A {MARK}<", page), "in the pictures, too"
+    assert len(re.findall(rf">A {MARK}<", page)) >= 3, "in the pictures, too, and in their legends"
 
 
 @pytest.mark.usefixtures("unpainted")
