@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ablations import outcomes
+from ablations import foreign, outcomes
 from ablations.outcomes import Outcome, Table
 from ablations.stats import Array
 from zoo import metrics
@@ -49,9 +50,10 @@ class Run:
     def config(self) -> dict[str, Any]:
         try:
             content = yaml.load((self.folder / "config.yaml").read_text(encoding="utf-8"), READER)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError, yaml.YAMLError):  # PyYAML's own, for odd dates
             return {}
-        return content if isinstance(content, dict) else {}
+        nodes = content.items() if isinstance(content, dict) else ()
+        return {str(key): node for key, node in nodes if isinstance(node, dict)}
 
     def curve(self, metric: str) -> Array:
         """Step and value of each time that it was logged, shape (n, 2)."""
@@ -59,8 +61,9 @@ class Run:
             with (self.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
                 names, *rows = csv.reader(file)
             step, at = names.index("step"), names.index(metric)
-            found = [(int(row[step]), float(row[at])) for row in rows if len(row) > at and row[at]]
-        except (OSError, ValueError, IndexError, csv.Error):
+            told = [(metrics.number(int(row[step])), float(row[at])) for row in rows if len(row) > max(at, step) and row[at]]
+            found = [(number, value) for number, value in told if number is not None]
+        except (OSError, ValueError, csv.Error):
             found = []
         return np.array(found, float).reshape(-1, 2)
 
@@ -78,10 +81,12 @@ class Run:
         try:
             with np.load(self.folder / "evaluation.npz", allow_pickle=False) as file:
                 nats, tokens = (np.asarray(file[f"{what}_{unit}"], float) for unit in ("nats", "tokens"))
+                if nats.ndim != 1 or nats.shape != tokens.shape:
+                    return None
                 if not np.isfinite(nats).all():  # it diverged, and a mean over the rest would not be its own
                     return None
                 return np.divide(nats, tokens, out=np.full(nats.shape, np.nan), where=tokens > 0)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error):
             return None
 
     @property
@@ -170,9 +175,8 @@ def load(folder: Path) -> Results:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """A run's summary, or an empty one where it cannot be read, or was never of a run."""
-    summary = read_json(folder / "summary.json")
-    return summary if all(isinstance(summary.get(key) or {}, dict) for key in ("metrics", "data", "versions")) else {}
+    """What can be used of a run's summary; nothing where it cannot be read."""
+    return foreign.cleaned(read_json(folder / "summary.json"))
 
 
 def _planned(folder: Path, plan: Mapping[str, Any]) -> Iterator[Run]:
@@ -226,6 +230,11 @@ def _remarks(found: Results) -> list[str]:
         kinds_ = {repr(run.summary.get(what)) for run in ended if run.summary.get(what) is not None}
         if len(kinds_) > 1:
             told.append(f"Not all runs are of one {name}: {len(kinds_)} are seen.")
+    odd = [f"{run.folder.relative_to(found.folder)}: {', '.join(names)}" for run in found.runs
+           if (names := list(foreign.misshapen(read_json(run.folder / "summary.json"))))]
+    if odd:
+        more = f"; and {len(odd) - 3} more" if len(odd) > 3 else ""
+        told.append(f"Not read, as it is of another kind than a run writes there: {'; '.join(odd[:3])}{more}.")
     states = Counter(run.status for run in found.runs)
     for state, number in states.items():
         if state not in ("finished", "diverged"):

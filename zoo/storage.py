@@ -85,7 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an empty one where there is no readable file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
