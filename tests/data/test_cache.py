@@ -60,7 +60,7 @@ import sys
 from zoo.data import cache, text, tokenizer
 corpus = cache.load(text.Text(path={str(folder)!r}, val_fraction=.2, test_fraction=.1), tokenizer.BPE(vocab=300), {str(tmp_path / "cache")!r})
 assert corpus.splits["train"].bytes
-print(sorted({{"torch", "datasets", "tokenizers", "rich", "lightning"}} & set(sys.modules)))
+print(sorted({{"torch", "pyarrow", "tokenizers", "rich", "lightning"}} & set(sys.modules)))
 """  # noqa: E501
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

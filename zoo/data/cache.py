@@ -25,7 +25,7 @@ from zoo.data.yardsticks import unigram_nats, yardsticks
 from zoo.progress import doing
 from zoo.registry import ZooError
 
-FORMAT = 2
+FORMAT = 3
 HEAD = 4 << 20  # bytes of the train text that are tokenised where the rest is streamed; the document that passes them is whole
 log = logging.getLogger("zoo")
 

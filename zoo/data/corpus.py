@@ -8,29 +8,36 @@ import os
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zoo.registry import ZooError, register
 
-if TYPE_CHECKING:
-    from datasets import IterableDataset
-
 Document = tuple[str, str]  # id, text
 BY_DOCUMENT, WITHIN_DOCUMENTS = "by document", "within documents"
+NAMED = 5  # files that an error names, of those that cannot be read
+
+
+class Unreadable(ZooError):
+    """A file that cannot be read, and, where there is something to do about that, what."""
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(f"{what}. {advice}" if advice else what)
+        self.what = what
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The documents of a source, apart. `rows` are streams of {id, text}; nothing is copied, so nothing grows stale.
+    """The documents of a source, apart. `rows` are {id, text}, read anew by each loop over them, so that nothing grows stale.
 
     `rule` says how they were told apart, and `cuts`, where within documents, at which characters; `bytes` counts the UTF-8
     bytes of each split, `skipped` the files and rows left out, by reason.
     """
 
-    rows: dict[str, IterableDataset]
+    rows: dict[str, Iterable[dict[str, str]]]
     rule: str
     cuts: tuple[int, int] | None
     bytes: dict[str, int]
@@ -57,24 +64,37 @@ class Source:
         """Every file to read, in order: its id (a relative path with /) and where it is. Counts what it leaves out."""
         raise NotImplementedError
 
+    def check(self, path: Path) -> None:
+        """Raise Unreadable for a file that `read` would refuse, as far as that can be told quickly."""
+
     def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
-        """The documents of one file. Counts what it leaves out, by reason."""
+        """The documents of one file. Counts what it leaves out, by reason. Raises Unreadable."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
         """The sha256 of every file's id and content and of the options that change the documents or their splits."""
         whole = hashlib.sha256(json.dumps([type(self).__name__, self.shares, self.settings]).encode())
-        for name, path in self.files(Counter()):
-            with path.open("rb") as file:
-                whole.update(f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        with self._together() as beside:
+            for name, path in self.files(Counter()):
+                with beside(path), path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+                    whole.update(_bytes(name).replace(b"\n", b"\0") + f"\n{content}\n".encode())  # a name may hold \n, not \0
         return whole.hexdigest()
 
     def splits(self) -> Splits:
-        """The train, val and test documents. Raises ZooError for files that cannot be read or too little text."""
+        """The train, val and test documents. Raises ZooError for too little text, and for all files that cannot be read."""
         skipped, size, length = Counter[str](), Counter[str](), 0
-        for name, text in self._documents(skipped):
-            size[self._split(name)] += len(text.encode())
-            length += len(text)
+        files = self.files(skipped)
+        with self._together() as beside:  # before all is read, which may take minutes
+            for _, path in files:
+                with beside(path):
+                    self.check(path)
+        with self._together() as beside:
+            for name, path in files:
+                with beside(path):
+                    for document, text in self._of_file(name, path, skipped):
+                        size[self._split(document)] += len(text.encode())
+                        length += len(text)
         if not length:
             raise ZooError(f"there is no text in {self}")
         wanted = ["train", *(split for split, share in self.shares.items() if share)]
@@ -87,24 +107,45 @@ class Source:
         rule = WITHIN_DOCUMENTS if cuts else BY_DOCUMENT
         return Splits(rows, rule, cuts, {split: size[split] for split in rows}, dict(skipped))
 
-    def rows(self, split: str, cuts: Sequence[int] | None) -> IterableDataset:
-        """The documents of a split as a stream of {id, text}; with the cuts that `splits` found, no text is read before."""
-        from datasets import Features, IterableDataset, Value
-
-        features = Features({"id": Value("string"), "text": Value("string")})
-        places = tuple(cuts) if cuts else None  # the library takes a list for shards
-        return IterableDataset.from_generator(self._rows, features, gen_kwargs={"split": split, "cuts": places})
+    def rows(self, split: str, cuts: Sequence[int] | None) -> Iterable[dict[str, str]]:
+        """The {id, text} of a split, read anew by each loop; with the cuts that `splits` found, no text is read before."""
+        return _Rows(self, split, tuple(cuts) if cuts else None)
 
     def _documents(self, skipped: Counter[str]) -> Iterator[Document]:
         for name, path in self.files(skipped):
-            for document, text in self.read(name, path, skipped):
-                if text:
-                    yield document, text
-                else:
-                    skipped["empty"] += 1
+            yield from self._of_file(name, path, skipped)
+
+    def _of_file(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
+        for document, text in self.read(name, path, skipped):
+            if text:
+                yield document, text
+            else:
+                skipped["empty"] += 1
+
+    @contextmanager
+    def _together(self) -> Iterator[Callable[[Path], AbstractContextManager[None]]]:
+        """What is done with each file, so that all of those that cannot be read are named in one error."""
+        refused: list[Unreadable] = []
+
+        @contextmanager
+        def beside(path: Path) -> Iterator[None]:
+            try:
+                yield
+            except Unreadable as error:
+                refused.append(error)
+            except OSError as error:
+                refused.append(Unreadable(f"{shown(path)} cannot be read ({error.strerror or error})"))
+
+        yield beside
+        if len(refused) == 1:
+            raise refused[0]
+        if refused:
+            named = "; ".join(error.what for error in refused[:NAMED])
+            others = f"; and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
+            raise ZooError(f"{len(refused)} files of {self} cannot be read: {named}{others}. Mend them or take them out")
 
     def _split(self, name: str) -> str:
-        place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+        place = int.from_bytes(hashlib.sha256(_bytes(name)).digest()[:8], "big") / 2**64
         return "val" if place < self.shares["val"] else "test" if place < sum(self.shares.values()) else "train"
 
     def _cuts(self, length: int) -> tuple[int, int]:
@@ -118,7 +159,7 @@ class Source:
             )
         return val, test
 
-    def _rows(self, split: str, cuts: tuple[int, int] | None) -> Iterator[dict[str, str]]:
+    def _rows(self, split: str, cuts: Sequence[int] | None) -> Iterator[dict[str, str]]:
         start = 0
         for name, text in self._documents(Counter()):
             if cuts is None:
@@ -130,6 +171,26 @@ class Source:
                 start += len(text)
             if part:
                 yield {"id": name, "text": part}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    source: Source
+    split: str
+    cuts: Sequence[int] | None
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        return self.source._rows(self.split, self.cuts)
+
+
+def shown(path: Path | str) -> str:
+    """A name in a sentence: as it is, or quoted where it has a line end, or bytes that are no text."""
+    return str(path) if str(path).isprintable() else repr(str(path))
+
+
+def _bytes(name: str) -> bytes:
+    """A file's name, which need not be text on every system."""
+    return name.encode(errors="surrogatepass")
 
 
 def _line_end(text: str, low: int, place: int) -> int:
@@ -156,7 +217,7 @@ class Python(Source):
 
     def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
         try:
-            yield name, path.read_bytes().decode()
+            yield name, path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError:
             skipped["not UTF-8"] += 1
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from zoo.data.corpus import Document, Source, walk
-from zoo.registry import ZooError, did_you_mean, register
+from zoo.data.corpus import Document, Source, shown, walk
+from zoo.data.readers import READERS, Reader
+from zoo.registry import ZooError, register
 
-READERS = {".txt": "plain", ".md": "plain", ".py": "plain", ".jsonl": "json", ".parquet": "parquet"}
 # A separator stays at the end of what it closes, so that the documents together are the file.
 ENDS = {"paragraph": re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n))(?!\r?\n)"), "line": re.compile(r"(?<=\n)")}
 
@@ -32,11 +33,15 @@ class Text(Source):
         super().__init__(val_fraction=val_fraction, test_fraction=test_fraction)
         if not path:
             raise ZooError("data.path is empty: write data.path=FILE or data.path=FOLDER")
-        self.path, self.column, self.sample_by = Path(path).expanduser(), column, sample_by
+        try:
+            path.encode()
+        except UnicodeEncodeError:  # which no summary and no page could hold
+            raise ZooError(f"data.path={shown(path)} is not UTF-8: rename it, or link to it by another name") from None
+        self.path, self.column, self.sample_by = Path(os.path.expanduser(path)), column, sample_by
         self.settings = {"column": column, "sample_by": sample_by}
 
     def __str__(self) -> str:
-        return f"data.path={self.path}"
+        return f"data.path={shown(self.path)}"
 
     def files(self, skipped: Counter[str]) -> list[tuple[str, Path]]:
         """Raises ZooError when nothing is there, or nothing that can be read."""
@@ -52,7 +57,7 @@ class Text(Source):
         found = []
         for name, path in walk(self.path, lambda name: not name.startswith(".")):
             if path.suffix.lower() not in READERS:
-                skipped[f"suffix {path.suffix or 'missing'}"] += 1
+                skipped[f"suffix {shown(path.suffix) or 'missing'}"] += 1
             elif not path.is_file():
                 skipped["a link to nowhere, or no file"] += 1
             else:
@@ -62,57 +67,30 @@ class Text(Source):
             raise ZooError(f"{self}: no file in this folder can be read, only {suffixes}{others}")
         return found
 
+    def check(self, path: Path) -> None:
+        self._reader(path).check(path, self.column)
+
     def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
-        kind = READERS[path.suffix.lower()]
-        texts = [(name, _plain(path))] if kind == "plain" else self._table(kind, name, path, skipped)
-        for document, text in texts:
-            if self.sample_by == "document" or not text:
-                yield document, text
+        found = False
+        for number, text in self._reader(path).texts(path, self.column):
+            found = True
+            if text is None:
+                skipped["row without text"] += 1
+            elif self.sample_by == "document" or not text:
+                yield name + number, text
             else:
                 parts = [part for part in ENDS[self.sample_by].split(text) if part]
-                yield from ((f"{document}#{number}", part) for number, part in enumerate(parts))
-
-    def _table(self, kind: str, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
-        if not path.stat().st_size:
+                yield from ((f"{name}{number}#{place}", part) for place, part in enumerate(parts))
+        if not found:
             skipped["empty"] += 1
-            return
-        from datasets import load_dataset
 
-        row = -1
-        try:
-            # Streamed, because the library's cache of converted files would outlive an edit of the file.
-            for row, values in enumerate(load_dataset(kind, data_files=str(path), split="train", streaming=True)):
-                if self.column not in values:
-                    raise ZooError(f"{path} has no data.column={self.column}{did_you_mean(self.column, values)}")
-                text = values[self.column]
-                if text is None:
-                    skipped["row without text"] += 1
-                elif not isinstance(text, str):
-                    kind = type(text).__name__
-                    raise ZooError(f"{path}, row {row + 1}: data.column={self.column} holds {kind}, not text")
-                else:
-                    yield f"{name}#{row}", text
-        except (ZooError, MemoryError):
-            raise
-        except Exception as error:  # the library and its readers share no base class
-            reason = str(error).partition("\n")[0]
-            raise ZooError(f"{path} cannot be read as {kind} after row {row + 1}: {reason}") from error
+    def _reader(self, path: Path) -> Reader:
+        return READERS[path.suffix.lower()]
 
     def _sibling(self) -> str:
         if not self.path.parent.is_dir():
-            return f" (nor is there a folder {self.path.parent})"
+            return f" (nor is there a folder {shown(self.path.parent)})"
         names = [path.name for path in self.path.parent.iterdir()]
-        close = difflib.get_close_matches(self.path.name, names, 1)
-        return f": did you mean {self.path.with_name(close[0])}?" if close else f" in {self.path.parent.resolve()}"
-
-
-def _plain(path: Path) -> str:
-    content = path.read_bytes()
-    nul = content.find(b"\0")
-    if nul >= 0:
-        raise ZooError(f"{path} is not a text file: NUL byte at offset {nul}. Take it out of data.path")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        where = f"byte 0x{content[error.start]:02x} at offset {error.start}"
-        raise ZooError(f"{path} is not UTF-8 text: {where}. Convert it or take it out of data.path") from None
+        for close in difflib.get_close_matches(self.path.name, names, 1):
+            return f": did you mean {shown(self.path.with_name(close))}?"
+        return f" in {shown(self.path.parent.resolve())}"
