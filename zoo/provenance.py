@@ -18,7 +18,7 @@ from typing import Any
 
 from zoo import registry
 
-PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "datasets", "tokenizers", "numpy", "transformer-zoo")
+PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "pyarrow", "tokenizers", "numpy", "transformer-zoo")
 COMMON = "zoo.run"  # with all that it imports: what every run uses, whatever it chooses
 
 

@@ -255,7 +255,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
                        " docs/cluster.md shows how")
     _quiet()
     evaluated_every = min(settings["eval_every"], settings["max_steps"])
-    best = Best(folder / "checkpoints", "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
+    best = Best(str(folder.absolute() / "checkpoints"), "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
     callbacks = [*callbacks, best, last]  # in this order: last.ckpt knows of the best
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(Bar(callbacks[0], settings["max_steps"]) if shows else Lines(callbacks[0]))

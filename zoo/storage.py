@@ -78,7 +78,8 @@ def started_together() -> bool:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False, default=str).encode())
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
+    write_atomically(path, text.encode(errors="backslashreplace"))  # \udcff, of a name that is not UTF-8, is JSON as well
 
 
 def read_json(path: Path) -> dict[str, Any]:

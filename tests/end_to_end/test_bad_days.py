@@ -424,6 +424,13 @@ def test_a_folder_may_have_any_name(train: Train, text: Path, monkeypatch: pytes
     assert capsys.readouterr().out.splitlines()[-1]
 
 
+def test_a_folder_named_like_an_address_and_a_pattern_is_gone_on_with(train: Train) -> None:
+    folder = "zip::x[1]*?{a,b}"
+    train(folder, "trainer.max_steps=4")
+    assert train(folder, "trainer.max_steps=8", "changing=[trainer]", "resume=auto")["steps"] == 8
+    assert [path.name for path in Path().iterdir()] == [folder]
+
+
 def rows() -> list[list[str]]:
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
