@@ -146,6 +146,21 @@ def test_a_reports_first_screen_is_whole(width: int | None, monkeypatch: pytest.
         assert any(word in line for line in text.splitlines()), (word, text)
 
 
+def test_a_report_prints_what_it_knows_before_it_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    def draw(*_: Any) -> None:
+        raise Taken
+
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        told = f'{{"status": "finished", "seed": {number}, "overrides": ["norm=rms"], "metrics": {{"val/loss": 2}}}}'
+        (tmp_path / str(number) / "summary.json").write_text(told, encoding="utf-8")
+    monkeypatch.setattr(report, "_write", draw)
+    with pytest.raises(Taken):
+        report.show(tmp_path)
+    assert "2 finished" in capsys.readouterr().out
+
+
 def test_a_name_that_no_width_holds_is_cut_and_nothing_else() -> None:
     table = Table("arm", "verdict", box=None, padding=(0, 2, 0, 0))
     table.add_row("x" * 200, "inconclusive")

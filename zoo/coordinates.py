@@ -7,6 +7,7 @@ what they compute must neither grow nor vanish with the width: an exponent near 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from zoo import config as configuration
 from zoo import extras, models, optim, registry, tables
+from zoo.progress import doing
 from zoo.registry import ZooError, plainly
 
 SPAN = 30  # the least that an axis of sizes spans, so that what is flat looks flat
@@ -155,7 +157,11 @@ def measure(words: Sequence[str], widths: Sequence[int], steps: int) -> dict[int
         raise ZooError(f"{given[0]} is one width, and these are several: give --widths in its place")
     configs = {width: configuration.compose([*words, f"arch.dim={width}"]) for width in sorted(set(widths))}
     batch = batch_of(next(iter(configs.values())))
-    return {width: sizes(config, batch, steps) for width, config in configs.items()}
+    found = {}
+    for width, config in configs.items():
+        with doing(f"measuring at arch.dim={width}", stream=sys.stderr):
+            found[width] = sizes(config, batch, steps)
+    return found
 
 
 @plainly()

@@ -10,10 +10,12 @@ child, is a product with each token."""
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zoo import cluster
+from zoo.progress import doing
 from zoo.registry import ZooError, build, did_you_mean, plainly
 
 BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
@@ -251,11 +253,13 @@ def main() -> None:
         plan = cluster.asked(asked, chosen["trainer"]["precision"], chosen["trainer"]["gradient_checkpointing"])
         if chosen["arch"]["heads"] % plan.tensor:
             raise ZooError(f"tensor={plan.tensor} GPUs cannot share arch.heads={chosen['arch']['heads']}: give a divisor of it")
-        counted = figures(chosen)
+        with doing("counting", stream=sys.stderr):
+            counted = figures(chosen)
         cost = cluster.of(counted, plan)
     else:
-        model = made(chosen)
-        cost = of(chosen, model) | {"training_memory_bytes": training_memory(chosen, model)}
+        with doing("counting", stream=sys.stderr):
+            model = made(chosen)
+            cost = of(chosen, model) | {"training_memory_bytes": training_memory(chosen, model)}
     if given.json:
         import json
 

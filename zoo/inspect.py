@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +92,8 @@ def measure(words: Sequence[str], lengths: Sequence[int]) -> Curves:
     found: dict[str, dict[str, list[float]]] = {name: {figure: [] for figure in FIGURES} for name in made}
     todo = [(length, name, figure) for length in lengths for name in made for figure in FIGURES]
     for length, name, figure in progress.track(todo, "measuring", console=console.Console(stderr=True), transient=True):
+        if not sys.stderr.isatty():  # where there is no bar
+            print(f"measuring {FIGURES[figure]} of {name} at {length:,} …", file=sys.stderr, flush=True)
         try:
             how = seconds if figure.endswith("seconds") else peak
             found[name][figure].append(how(made[name](length, figure.startswith("training"))))

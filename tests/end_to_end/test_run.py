@@ -16,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import summary
-from zoo import callbacks, config, lit, registry, storage
+from zoo import callbacks, config, console, lit, registry, storage
 from zoo.data import cache
 from zoo.divergence import Diverged
 from zoo.registry import ZooError
@@ -47,6 +47,17 @@ def when(step: int, act: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) 
             act(trainer)
 
     monkeypatch.setattr(callbacks.Watch, "on_train_batch_end", watch)
+
+
+def test_rows_are_printed_as_they_come_without_a_terminal(train: Train, capsys: pytest.CaptureFixture[str],
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    train("run", "trainer.eval_every=8")
+    first, *_ = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert first.startswith("step 2/8  train/loss "), "long before the evaluation, which is at the end"
+    monkeypatch.setattr(console, "OFTEN", 0.0)
+    train("other", "trainer.eval_every=8")
+    shown = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert list(dict.fromkeys(shown)) == ["2/8", "4/8", "6/8", "8/8"]
 
 
 def test_the_run_folder_holds_what_the_contract_says(train: Train) -> None:
