@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from typing import Any
 
 import pytest
@@ -20,11 +21,13 @@ from tests.conftest import (
     choices,
     chosen,
     close,
+    each,
     gradients,
     loss_of,
     made,
     make,
     said,
+    shaken,
     tokens,
 )
 from zoo import cost, registry
@@ -250,3 +253,24 @@ def test_the_base_is_what_a_decoder_is_made_of() -> None:
     elsewhere = {"arch", "data", "tokenizer", "objective", "optim", "schedule"}
     assert told.keys() - elsewhere == BASE.keys()
     assert isinstance(make(), Decoder)
+
+
+@pytest.mark.parametrize("placed", ["in the residual stream", "of queries and keys"])
+@each("norm")
+def test_mixed_precision_makes_torch_warn_of_nothing(norm: Choice, placed: str) -> None:
+    """Sublayers give 16 bits and weights have 32; what comes out is what 32 bits give, to the 8 that are kept."""
+    if placed == "of queries and keys" and norm["name"] == "none":
+        pytest.skip("attn.qk_norm=null says that")
+    parts = {"norm": norm, "residual": "sandwich"} if placed == "in the residual stream" else {
+        "attn": chosen("attn", "mha") | {"qk_norm": norm["name"]}}
+    model = shaken(make(**parts))
+    exact = model(tokens())
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(), torch.autocast("cpu", torch.bfloat16):
+            warnings.simplefilter("error")
+            loss_of(model).backward()
+            rounded = model(tokens())
+    finally:
+        torch.set_warn_always(False)
+    close(rounded.float(), exact, 0.1)

@@ -30,7 +30,7 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.context", "zoo.functions", "zoo.config"},
     {"zoo.advice", "zoo.provenance"},
     {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks", "zoo.metrics", "zoo.words"},
-    {"zoo.hardware", "zoo.memory", "zoo.progress", "zoo.tables", "zoo.extras"},
+    {"zoo.hardware", "zoo.memory", "zoo.quiet", "zoo.progress", "zoo.tables", "zoo.extras"},
     {"zoo.registry"},
     {"zoo.streams", "zoo.contracts"},
 ]

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import callbacks as hooks
 from zoo import config as configuration
-from zoo import cost, lit, locks, memory, models, objectives, provenance, registry, room, storage, vitals
+from zoo import cost, lit, locks, memory, models, objectives, provenance, quiet, registry, room, storage, vitals
 from zoo.callbacks import Best, Interrupted, Last, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.console import Bar, Lines
@@ -62,14 +61,19 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
     with locks.alone_in(folder) if main else contextlib.nullcontext(), _telling_how_it_ends(tell), _finishing_wandb():
         if main and not (folder / "config.yaml").exists():  # else, what is there holds until the run has gone on
             _write_config(config, folder)
-        if config["trainer"]["threads"]:
-            torch.set_num_threads(config["trainer"]["threads"])
+        _use_threads(config["trainer"])
         used = provenance.sources(config)
         goes_on = any((folder / "checkpoints").glob("*.ckpt"))
         tell(git_sha=provenance.git_sha(), versions=provenance.versions(), host=provenance.hardware(), sources=used,
              earlier_sources=provenance.earlier(before, used) if goes_on else [])
         _train(config, folder, summary, tell)
     return summary
+
+
+def _use_threads(settings: dict[str, Any]) -> None:
+    """As many as asked for; once more when training starts, as Lightning sets them where it starts processes."""
+    if settings["threads"]:
+        torch.set_num_threads(settings["threads"])
 
 
 def _write_config(config: Config, folder: Path) -> None:
@@ -114,6 +118,7 @@ def _finishing_wandb() -> Iterator[None]:
 
 def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> None:
     settings, loader = config["trainer"], config["loader"]
+    _refuse_to_replace(settings)
     if settings["keep_memory"]:
         memory.keep_freed()
     source, stream = registry.build("data", config["data"]), loader["stream"]
@@ -155,7 +160,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     begun = time.perf_counter()
     with Last(last, settings["checkpoint_every"]) as saving, room.told_of(config):
         callbacks = [watch, *vitals.asked_for(settings, watch, summary["flops_per_token"]), Streams(config["seed"]),
-                     LambdaCallback(on_train_start=told_where_awaited)]
+                     LambdaCallback(on_fit_start=lambda *_: _use_threads(settings), on_train_start=told_where_awaited)]
         if storage.is_first_process():  # it goes on: from here on it is what was asked for now
             callbacks.append(LambdaCallback(on_train_start=lambda *_: _write_config(config, folder)))
         trainer = _trainer(config, folder, summary, callbacks, saving, resume_step)
@@ -253,7 +258,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     if settings["nodes"] > 1 and not storage.started_together() and "MASTER_ADDR" not in os.environ:
         raise ZooError(f"trainer.nodes={settings['nodes']} needs its processes started on each machine, by srun or torchrun:"
                        " docs/cluster.md shows how")
-    _quiet()
+    quiet.lightning()
     evaluated_every = min(settings["eval_every"], settings["max_steps"])
     best = Best(str(folder.absolute() / "checkpoints"), "best", monitor="val/loss", save_top_k=1, enable_version_counter=False)
     callbacks = [*callbacks, best, last]  # in this order: last.ckpt knows of the best
@@ -266,7 +271,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
 
             loggers.append(wandb_logger(config, folder, summary))
     try:
-        return lightning.Trainer(
+        trainer = lightning.Trainer(
             accelerator=settings["accelerator"], devices=devices, num_nodes=settings["nodes"],
             strategy=strategy, precision=settings["precision"], max_steps=settings["max_steps"], max_epochs=-1,
             accumulate_grad_batches=settings["accumulate"], gradient_clip_val=settings["clip"],
@@ -278,12 +283,16 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
     except (MisconfigurationException, ValueError) as error:  # no such accelerator here, an unknown strategy
         hint = ": where there is no GPU, choose trainer=cpu, ddp_sim or fsdp_sim" if "gpu" in first_line(error).lower() else ""
         raise ZooError(f"trainer: {first_line(error).rstrip('.!')}{hint}") from error
+    if trainer.precision != settings["precision"]:  # whatever Lightning's reason is
+        raise ZooError(f"trainer.precision={settings['precision']} would run as {trainer.precision} here: give that one")
+    return trainer
 
 
-def _quiet() -> None:
-    """Lightning's remarks on what is meant to be as it is."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
-    for remark in (".*does not have many workers.*", ".*sync_dist=True.*", ".*find_unused_parameters.*",
-                   ".*Checkpoint directory .* exists.*", ".*treespec.*", ".*isinstance.*"):
-        warnings.filterwarnings("ignore", remark)
+def _refuse_to_replace(settings: dict[str, Any]) -> None:
+    """Raises ZooError for what Lightning would silently replace by something else on this machine."""
+    if settings["precision"] == "16-mixed" and not torch.accelerator.is_available():
+        raise ZooError("trainer.precision=16-mixed needs a GPU, and there is none here: give trainer.precision=bf16-mixed")
+    started, asked = int(os.environ.get("WORLD_SIZE", 1)), settings["devices"] * settings["nodes"]
+    if started not in (1, asked):
+        raise ZooError(f"torchrun has started {started} processes, and trainer.devices={settings['devices']} and"
+                       f" trainer.nodes={settings['nodes']} ask for {asked}, so that each would train for itself: give as many")

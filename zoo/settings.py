@@ -157,6 +157,10 @@ def check(config: Mapping[str, Any]) -> None:
         raise ZooError(f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}")
     if trainer["spike"] is not None and not 0 < trainer["spike"] < math.inf:
         raise ZooError(f"trainer.spike must be above 0, or null to skip no step, not {trainer['spike']}")
+    if trainer["precision"] == "16-mixed" and trainer["accelerator"] == "cpu":
+        raise ZooError("trainer.precision=16-mixed needs a GPU, not trainer.accelerator=cpu: give trainer.precision=bf16-mixed")
+    if trainer["precision"] == "16-mixed" and trainer["strategy"] == "fsdp":
+        raise ZooError("trainer.strategy=fsdp has no trainer.precision=16-mixed: give trainer.precision=bf16-mixed")
     if trainer["spike"] is not None and trainer["precision"] == "16-mixed":
         raise ZooError("trainer.spike cannot skip a step of trainer.precision=16-mixed, whose loss is scaled: take bf16-mixed")
     tags = logger.get("tags", [])

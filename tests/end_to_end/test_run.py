@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning
 import numpy as np
 import pytest
 import torch
@@ -288,3 +289,46 @@ def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
     assert module.generate("3 times", tokens=20, seed=0) == one != other
     with pytest.raises(ZooError, match=r"ask for at most 24"):
         module.generate("3 times", tokens=25)
+
+
+@pytest.mark.parametrize("more", [("trainer.accelerator=cpu",), ("trainer.accelerator=auto",), ("trainer=fsdp_sim",)])
+def test_a_precision_that_would_be_replaced_by_another_is_refused(train: Train, monkeypatch: pytest.MonkeyPatch,
+                                                                  more: tuple[str, ...]) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(ZooError, match=r"trainer\.precision=16-mixed.*: give trainer\.precision=bf16-mixed"):
+        train("run", *more, "trainer.precision=16-mixed")
+    assert not Path("run/metrics.csv").exists()
+
+
+def test_whatever_precision_lightning_chooses_instead_is_refused(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own rules may change; what config.yaml says is what runs."""
+    chosen = lightning.Trainer
+    monkeypatch.setattr(lightning, "Trainer", lambda **given: chosen(**given | {"precision": "bf16-mixed"}))
+    with pytest.raises(ZooError, match=r"trainer\.precision=32-true would run as bf16-mixed here"):
+        train("run")
+
+
+def test_processes_of_torchrun_that_nobody_asked_for_are_refused(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ZooError, match=r"torchrun has started 4 processes, and trainer.devices=1 .* ask for 1"):
+        train("run")
+
+
+def test_threads_are_those_asked_for_whatever_lightning_sets(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sets them where it starts processes: cores by processes, beside what the run was told."""
+    from lightning.pytorch.strategies import Strategy
+
+    seen: list[int] = []
+    before = Strategy.setup_environment
+
+    def launched(self: Any) -> None:
+        torch.set_num_threads(1)
+        before(self)
+
+    monkeypatch.setattr(Strategy, "setup_environment", launched)
+    when(2, lambda trainer: seen.append(torch.get_num_threads()), monkeypatch)
+    try:
+        train("run", "trainer.threads=2")
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [2]

@@ -45,9 +45,11 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gain = self.weight + self.offset if self.offset else self.weight
-        if x.is_cpu and x.numel() >= MANY and x.dtype == gain.dtype and not torch.compiler.is_compiling():
-            return _FewPasses.apply(x, gain, self.eps)
-        return F.rms_norm(x, self.weight.shape, gain, self.eps)
+        kind = torch.promote_types(x.dtype, gain.dtype)  # torch's kernels take one dtype, as it warns where it has two
+        wide, gain = x.to(kind), gain.to(kind)
+        if x.is_cpu and x.numel() >= MANY and not torch.compiler.is_compiling():
+            return _FewPasses.apply(wide, gain, self.eps).to(x.dtype)
+        return F.rms_norm(wide, self.weight.shape, gain, self.eps).to(x.dtype)
 
 
 class _FewPasses(torch.autograd.Function):
