@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ def write(plan: Plan, words: Sequence[str], path: Path) -> None:
         "parameters": {"arm": {"values": [arm.name for arm in plan.arms]}, "seed": {"values": plan.study.seeds}},
     }
     told = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
-    write_atomically(path, (ABOUT.format(name=plan.study.name, path=path) + told).encode())
+    write_atomically(path, (ABOUT.format(name=plan.study.name, path=shlex.quote(str(path))) + told).encode())
 
 
 def only(plan: Plan, arm: str, seed: str) -> Plan:

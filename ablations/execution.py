@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import statistics
 import sys
 import traceback
@@ -17,14 +18,13 @@ from omegaconf import DictConfig
 from ablations import specification
 from ablations.live import Watch
 from ablations.outcomes import outcome
-from ablations.plan import Job, Plan, points
+from ablations.plan import SETTLED, Job, Plan, points
 from zoo import config as configuration
 from zoo import locks, provenance, registry, storage, train
 from zoo.registry import ZooError, first_line
 from zoo.words import typed
 
 BUSY = "busy"  # another process has this job
-SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
 current: Plan | None = None  # that Hydra's sweeper is to run
 
 
@@ -67,9 +67,16 @@ def status(folder: Path) -> str:
 
 
 def batches() -> Iterator[list[Job]]:
-    """What the sweeper is to run: first what tunes, then what counts; without what is settled."""
+    """What the sweeper is to run: one step of each arm, then what tunes, then what counts; without what is settled."""
     if current is None:
         raise ZooError("hydra/sweeper=zoo_study runs studies only: python -m ablations.run study=NAME")
+    first = _pending(current, current.first_steps())
+    if first:
+        yield first
+        for job in first:
+            shutil.rmtree(current.folder / job.folder / "checkpoints", ignore_errors=True)
+        if broken(current):
+            return
     trials = current.trials()
     if trials:
         yield _pending(current, trials)
@@ -77,6 +84,17 @@ def batches() -> Iterator[list[Job]]:
     if trials:  # else they were looked at before the first run
         _refuse_others(current, jobs)
     yield _pending(current, jobs)
+
+
+def broken(plan: Plan) -> str:
+    """Which arms fail at their first step, and why; empty where none does."""
+    told = []
+    for job in plan.first_steps():
+        folder = plan.folder / job.folder
+        if status(folder) == "failed":
+            told.append(f"arm {job.arm} fails at its first step: {storage.read_json(folder / 'summary.json').get('error')}"
+                        f" ({folder / 'log.txt'})")
+    return "; ".join(told)
 
 
 def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
@@ -142,6 +160,8 @@ def prepare(plan: Plan) -> list[str]:
     if reused:
         notes.append(f"{reused} of {len(jobs)} runs are done already and are used")
     notes += [f"{number} of these by {what}: delete their folders to run them again" for what, number in others.items()]
+    if first := plan.first_steps():
+        notes.append(f"one step of {'each arm' if len(first) == len(plan.arms) else f'{len(first)} arms'} is tried first")
     return notes + specification.record(plan)
 
 
@@ -183,5 +203,7 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
         finally:
             sys.argv, current = argv, None
+    if told := broken(plan):
+        raise ZooError(f"{told}: no run has begun; mend it, or leave it out, and run the same command again")
     runs = [storage.read_json(plan.folder / job.folder / "summary.json") for job in [*plan.trials(), *plan.jobs()]]
     return sum(run.get("status") not in SETTLED for run in runs)

@@ -8,8 +8,8 @@ import random
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,13 @@ from ablations.stats import FEW_DOCUMENTS
 from ablations.study import HASHING, Study, merged
 from zoo import registry, storage, tables
 from zoo.config import Config
+from zoo.cost import BACKWARD_AND_FORWARD
 from zoo.registry import ZooError
 from zoo.words import typed
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
+SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
+SHORT = 100  # steps of a run that is tried out as soon by itself
 JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
 SPARE = ("tokens", "FLOPs a token", "active", "parameters")  # of the plan's columns, what goes first where there is no room
 LARGEST_READ = 100 << 20  # bytes of text that are read to count its documents
@@ -73,6 +76,22 @@ class Plan:
         return [self._job(arm, config, seed, f"{arm.folder}/tune/{number}/seed_{seed}", point, number)
                 for arm, config in zip(self.arms, self.configs, strict=True)
                 for number, point in enumerate(points(self.study)) for seed in self.study.tune.seeds]
+
+    def first_steps(self) -> list[Job]:
+        """One step of each arm whose runs have many, and of which none has come as far: what is broken shows at once."""
+        return [self._first_step(arm, config) for arm, config in zip(self.arms, self.configs, strict=True)
+                if config["trainer"]["max_steps"] > SHORT and not any(self._came_far(arm.name))]
+
+    def _came_far(self, arm: str) -> Iterator[bool]:
+        for job in [*self.trials(), *self.jobs()]:
+            place = self.folder / job.folder
+            if job.arm == arm:
+                yield storage.read_json(place / "summary.json").get("status") in SETTLED or (place / "checkpoints").exists()
+
+    def _first_step(self, arm: Arm, config: Config) -> Job:
+        job = self._job(arm, config, self.study.seeds[0], f"{arm.folder}/first_step", {})
+        told = [word for word in job.words if not word.startswith("logger")]
+        return replace(job, words=merged(told, ["trainer.max_steps=1", "trainer.watch_every=null", "logger=none"]))
 
     def _job(self, arm: Arm, config: Config, seed: int, folder: str, options: Mapping[str, Any],
              trial: int | None = None) -> Job:
@@ -131,16 +150,31 @@ def points(study: Study) -> list[dict[str, Any]]:
     return grid if number is None or number >= len(grid) else random.Random(repr(study.tune)).sample(grid, number)
 
 
-def rate(plan: Plan) -> tuple[float, str]:
-    """FLOPs a second of training, and where that is known from; 0 where it is not known."""
-    flops = {arm.name: cost["training_flops"] for arm, cost in zip(plan.arms, plan.costs, strict=True)}
-    done = [(flops[job.arm], storage.read_json(plan.folder / job.folder / "summary.json")) for job in plan.jobs()]
-    finished = [(work, run["seconds"]) for work, run in done if run.get("status") == "finished" and run.get("seconds")]
-    if finished:
-        return sum(work for work, _ in finished) / sum(seconds for _, seconds in finished), f"{len(finished)} finished runs"
-    if plan.costs[0]["parameters"] > LARGEST_TIMED:
-        return 0.0, "no run has finished"
-    return _timed(plan), "one step of the baseline, tried out"
+def time_left(plan: Plan) -> tuple[int, float | None, str]:
+    """How many runs are left, the seconds that these take (None where nobody knows), and where that is known from.
+
+    As long as those that have finished, by the work of each; or of the time of a step, with a second for a run's start and end.
+    """
+    works = {arm.name: _work(config, cost) for arm, config, cost in zip(plan.arms, plan.configs, plan.costs, strict=True)}
+    runs = [(works[job.arm], storage.read_json(plan.folder / job.folder / "summary.json"))
+            for job in [*plan.trials(), *plan.jobs()]]
+    left = [work for work, run in runs if run.get("status") not in SETTLED]
+    done = [(work, told) for work, run in runs if run.get("status") == "finished"
+            and (told := run.get("wall_seconds", run.get("seconds")))]
+    if done:
+        pace = sum(seconds for _, seconds in done) / sum(work for work, _ in done)
+        return len(left), sum(left) * pace, f"{len(done)} finished runs"
+    if not left or plan.costs[0]["parameters"] > LARGEST_TIMED:
+        return len(left), None, "no run has finished"
+    return len(left), sum(left) / _timed(plan) + len(left), "one step of the baseline, tried out"
+
+
+def _work(config: Config, cost: Mapping[str, int]) -> float:
+    """The FLOPs of a run, its evaluations with it; a byte of text counts as a token."""
+    evaluations = -(-config["trainer"]["max_steps"] // config["trainer"]["eval_every"])
+    validation = _splits(config["data"])
+    forward = cost["flops_per_token"] / BACKWARD_AND_FORWARD
+    return cost["training_flops"] + (evaluations * validation[1] * forward if validation else 0.0)
 
 
 def _timed(plan: Plan) -> float:
@@ -153,13 +187,15 @@ def _timed(plan: Plan) -> float:
     model = models.build(config, device="cuda" if graphics else "cpu")
     shape = (min(config["loader"]["batch_size"], 16), config["loader"]["length"])
     given = cost.inputs(model, torch.zeros(shape, dtype=torch.long, device="cuda" if graphics else "cpu"))
-    fastest = float("inf")
-    for _ in range(3):
+    fastest, threads = float("inf"), torch.get_num_threads()
+    torch.set_num_threads(config["trainer"]["threads"] or threads)
+    for _ in range(5):
         begun = time.perf_counter()
         model(**given).float().logsumexp(-1).sum().backward()
         if graphics:
             torch.cuda.synchronize()
         fastest = min(fastest, time.perf_counter() - begun)
+    torch.set_num_threads(threads)
     return plan.costs[0]["flops_per_token"] * shape[0] * shape[1] / fastest
 
 
@@ -180,13 +216,16 @@ def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
         table.add_row(Text(arm.name), Text(words), Text(arm.matched or "–"), *numbers)
     tables.show(table, console, SPARE)
     jobs = len(plan.jobs()) + len(plan.trials())
+    left, seconds, source = time_left(plan)
     runs = f"{len(plan.arms)} arms × {len(study.seeds)} seeds"
     if study.tune:
         runs += f", after tuning each at {len(points(study))} points × {len(study.tune.seeds)} seeds: {jobs} runs"
-    speed, source = rate(plan)
-    average = sum(cost["training_flops"] for cost in costs) / len(costs)
     total = sum(cost["tokens"] for cost in costs) / len(costs) * jobs
-    hours = f"about {duration(average * jobs / speed)} ({source})" if speed else f"time unknown ({source})"
+    if not left:
+        hours = "all of them done"
+    else:
+        done = f"{left} of {jobs} runs left, " * (left < jobs)
+        hours = f"{done}about {duration(seconds)} ({source})" if seconds is not None else f"{done}time unknown ({source})"
     unmatched = study.match in ("none", "seconds")  # seconds are known afterwards, and of one machine
     budgets = "budgets not matched" if unmatched else f"budgets matched by {study.match}"
     console.print(Text(f"{runs}; {total:,.0f} tokens; {hours}; {budgets}"))
@@ -211,13 +250,27 @@ def _power(study: Study, comparisons: int) -> str:
 
 def _validation(config: Config) -> str:
     """How many documents a run is judged on. Raises ZooError for text that cannot be read."""
-    source = registry.build("data", config["data"])
-    if sum(path.stat().st_size for _, path in source.files(Counter())) > LARGEST_READ:
+    known = _splits(config["data"])
+    if known is None:
         return f"documents of the validation: not counted before the first run, as the text is above {LARGEST_READ >> 20} MB"
-    number = sum(1 for _ in source.splits().rows["val"])
+    number = known[0]
     few = (f": too few to speak for others (fewer than {FEW_DOCUMENTS}), raise data.val_fraction or give more"
            if number < FEW_DOCUMENTS else "")
     return f"validated on {number:,} document{'s' * (number != 1)}{few}"
+
+
+_read: dict[str, tuple[int, int] | None] = {}
+
+
+def _splits(data: Config) -> tuple[int, int] | None:
+    """Documents and bytes of the validation; None where the text is too large to be read for that."""
+    key = f"{data} {LARGEST_READ}"
+    if key not in _read:
+        source = registry.build("data", data)
+        large = sum(path.stat().st_size for _, path in source.files(Counter())) > LARGEST_READ
+        splits = None if large else source.splits()
+        _read[key] = splits and (sum(1 for _ in splits.rows["val"]), splits.bytes["val"])
+    return _read[key]
 
 
 def _against(value: int, base: int) -> str:

@@ -5,6 +5,7 @@ Without a study, `python -m ablations.run norm=layer,rms seed=0,1,2` is one run 
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 from argparse import Namespace
@@ -12,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from rich.table import Table
 from rich.text import Text
 
 from ablations import report
@@ -31,7 +33,7 @@ Ask what a component is worth, and how sure that is:
 {studies}
 
 == What can be said beside ==
-plan_only=true                  what would run, its budgets, hours and power; then stop
+plan_only=true                  what would run, its budgets, hours and power; then stop (without study=, runs and costs)
 seeds=10 margin=0.02            another number of seeds, another difference that does not matter; so for each key of a study:
                                 {keys}
 trainer.max_steps=500           what every run is told, as for zoo.train
@@ -61,6 +63,13 @@ def main() -> None:
     if train.only_asks(arguments):
         train.main()
         return
+    from ablations import study as studies
+
+    only = _plan_only(words.given("plan_only", arguments.overrides))
+    for word in arguments.overrides:
+        if word.split("=", 1)[0] in (*KEYS, *studies.names()) and not word.startswith(("plan_only=", "seed=")):
+            raise ZooError(f"{word} is about a study: give study=NAME or study=FILE.yaml beside it")
+    sys.argv[1:] = [word for word in sys.argv[1:] if not word.startswith("plan_only=")]
     folder = words.given("hydra.sweep.dir", arguments.overrides)
     if folder is None:
         folder = f"runs/sweep_{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
@@ -70,6 +79,9 @@ def main() -> None:
     sys.argv[1:1] = [] if arguments.multirun else ["-m"]
     arguments = train.asked()
     train.prepare(arguments)
+    if only:
+        _show_sweep(arguments)
+        return
     try:
         train.launch(arguments)
     finally:  # a failing job ends the process with its error, after the others have finished
@@ -89,9 +101,7 @@ def study(arguments: Namespace) -> int:
     name, folder = told.pop("study"), words.given("hydra.sweep.dir", arguments.overrides)
     sweep, arm, seed = told.pop("wandb_sweep", None), told.pop("arm", None), told.pop("seed", "")
     accepted = told.pop("accept", None)
-    only = studies.value(told.pop("plan_only", "false"))
-    if not isinstance(only, bool):
-        raise ZooError(f"plan_only must be true or false, not {only!r}")
+    only = _plan_only(told.pop("plan_only", None))
     place = Path(arguments.config_dir).resolve() if arguments.config_dir else None
     loaded = studies.load(name, {key: studies.value(value) for key, value in told.items()}, [place] if place else [])
     loaded = replace(loaded, common=studies.merged(loaded.common, common))
@@ -109,7 +119,7 @@ def study(arguments: Namespace) -> int:
     if sweep is not None:
         again = [word for word in arguments.overrides if not word.startswith(ASKS)]
         agents.write(planned, [*again, *flags], Path(sweep))
-        console.print(Text(f"wandb sweep {sweep} makes a sweep of it, whose agents run the study"))
+        console.print(Text(f"wandb sweep {shlex.quote(sweep)} makes a sweep of it, whose agents run the study"))
     if only or sweep is not None:
         return 0
     if not any(word.startswith("hydra/launcher=") for word in hydra):  # else other machines run it
@@ -134,6 +144,30 @@ def study(arguments: Namespace) -> int:
         for line in dashboard.publish(planned):
             console.print(Text(line))
     return int(failed > 0)
+
+
+def _plan_only(value: str | None) -> bool:
+    if str(value).lower() not in ("none", "true", "false"):
+        raise ZooError(f"plan_only must be true or false, not {value!r}")
+    return str(value).lower() == "true"
+
+
+def _show_sweep(arguments: Namespace) -> None:
+    """Print the runs of a sweep, and what each would cost."""
+    from ablations.match import measured
+
+    jobs = list(configuration.jobs(arguments))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("run", overflow="fold")
+    for column in ("parameters", "FLOPs per token", "tokens"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for told, config in jobs:
+        cost = measured(config)
+        run = " ".join(word for word in told if not word.startswith("hydra."))
+        table.add_row(Text(run), *(f"{cost[unit]:,}" for unit in ("parameters", "flops_per_token", "tokens")))
+    tables.show(table)
+    tables.console().print(Text(f"{len(jobs)} runs, of which none has begun. No study plans them: with study=NAME, seeds,"
+                                " margin and power are fixed before."))
 
 
 def _help(places: list[Path]) -> str:

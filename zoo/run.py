@@ -58,6 +58,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
         if main or failed:
             storage.write_json(folder / "summary.json", summary)
 
+    begun = time.perf_counter()
     with locks.alone_in(folder) if main else contextlib.nullcontext(), _telling_how_it_ends(tell), _finishing_wandb():
         if main and not (folder / "config.yaml").exists():  # else, what is there holds until the run has gone on
             _write_config(config, folder)
@@ -67,6 +68,7 @@ def run(config: Config, folder: Path, overrides: list[str]) -> dict[str, Any]:
         tell(git_sha=provenance.git_sha(), versions=provenance.versions(), host=provenance.hardware(), sources=used,
              earlier_sources=provenance.earlier(before, used) if goes_on else [])
         _train(config, folder, summary, tell)
+        tell(wall_seconds=time.perf_counter() - begun)
     return summary
 
 

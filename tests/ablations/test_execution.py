@@ -97,6 +97,69 @@ def test_what_fails_or_diverges_is_told_and_the_rest_goes_on(study: Study, ablat
     assert after["fails/seed_0"]["status"] == "failed"
 
 
+def test_a_broken_arm_is_refused_at_its_first_step_before_any_run(study: Study, ablate: Ablate,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {"good": "norm=rms", "broken": ["pos=rope", "loader.eval_length=1000000"]}
+    word = study(design="arms", factors={}, arms=arms, seeds=1, match="none")
+    said = ablate(word, "hydra.sweep.dir='my runs'", "trainer.max_steps=101", "trainer.watch_every=50")
+    assert "arm broken fails at its first step: loader.eval_length=1000000 is longer than" in said
+    assert "no run has begun" in said
+    assert "one step of each arm is tried first" in capsys.readouterr().out
+    assert {place: run["steps"] for place, run in summaries("my runs").items() if run["status"] == "finished"} == {
+        "good/first_step": 1}
+    assert not list(Path("my runs").glob("*/seed_*"))
+
+
+def test_an_arm_that_has_come_far_is_not_tried_again(study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "SHORT", 4)
+    word = study(seeds=1)
+    assert ablate(word, "hydra.sweep.dir=here") == 0
+    assert {place: run["steps"] for place, run in summaries("here").items()} == {
+        f"{arm}/{run}": steps for arm in ("norm=layer", "norm=rms") for run, steps in (("first_step", 1), ("seed_0", 8))}
+    assert not list(Path("here").glob("*/first_step/checkpoints"))
+    loaded = studies.load(word.removeprefix("study="), {"seeds": 2})
+    assert plan.make(loaded, Path("here")).first_steps() == []
+    assert len(plan.make(loaded, Path("elsewhere")).first_steps()) == 2
+
+
+def test_the_time_is_of_the_runs_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = ["arch.dim=16", "arch.layers=1", "arch.heads=2", "arch.length=16", "trainer.max_steps=25", "trainer.eval_every=10"]
+    factors = {"norm": ["norm=layer", "norm=rms"]}
+    made = plan.make(studies.parse({"name": "own", "common": tiny, "factors": factors, "seeds": 2, "match": "none"}), tmp_path)
+    monkeypatch.setattr(plan, "_splits", lambda _: (9, 900))
+    monkeypatch.setattr(plan, "_timed", lambda _: 1e6)
+    flops = [cost["training_flops"] + 3 * 900 * cost["flops_per_token"] / 3 for cost in made.costs]  # 3 evaluations, forward
+    assert plan.time_left(made)[:2] == (4, pytest.approx(2 * sum(flops) / 1e6 + 4))
+    for number, (job, status) in enumerate(zip(made.jobs(), ("finished", "finished", "diverged", "failed"), strict=True)):
+        (tmp_path / job.folder).mkdir(parents=True)
+        told = {"status": status, "seconds": 1.0, "wall_seconds": 3.0 * flops[number % 2] / flops[1]}
+        (tmp_path / job.folder / "summary.json").write_text(json.dumps(told), encoding="utf-8")
+    assert plan.time_left(made) == (1, pytest.approx(3.0), "2 finished runs")
+
+
+def test_a_sweep_without_a_study_shows_its_runs_and_none_begins(words: list[str], monkeypatch: pytest.MonkeyPatch,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ablations.run", *words, "norm=layer,rms", "seed=0,1", "plan_only=true"])
+    run.main()
+    assert "4 runs, of which none has begun" in " ".join(capsys.readouterr().out.split())
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(("told", "said"), [
+    (["seeds=3"], "seeds=3 is about a study: give study=NAME"),
+    (["plan_only=perhaps"], "plan_only must be true or false"),
+    (["hydra.sweep.dir=sweep"], "sweep/0 already holds a run"),
+    (["hydra.sweep.dir=planned"], "planned holds a study"),
+])
+def test_a_sweep_that_is_refused_shows_no_report(told: list[str], said: str, words: list[str], ablate: Ablate) -> None:
+    Path("sweep/0").mkdir(parents=True)
+    Path("sweep/0/config.yaml").touch()
+    Path("planned").mkdir()
+    Path("planned/study.json").touch()
+    assert said in ablate(*words, "norm=layer,rms", *told)
+    assert not list(Path().glob("*/report.html"))
+
+
 def test_a_study_that_diverges_has_not_failed(study: Study, ablate: Ablate) -> None:
     word = study(factors={"rate": ["", {"optim.lr": 1e9, "trainer.clip": None}]}, seeds=1, match="none")
     assert ablate(word) == 0
@@ -146,7 +209,7 @@ def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
     said = process.communicate(timeout=100)[0]
     assert process.returncode == 130, said
     assert "the same line goes on with what is left" in said
-    assert {run["status"] for run in summaries("here").values()} == {"interrupted"}
+    assert {run["status"] for place, run in summaries("here").items() if "/seed_" in place} == {"interrupted"}
 
 
 @pytest.mark.slow

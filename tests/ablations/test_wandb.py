@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ablations import dashboard, execution, plan
+from ablations import agents, dashboard, execution, plan
 from ablations import study as studies
 from tests.end_to_end.conftest import read_wandb, wandb_records
 from zoo import config
@@ -178,6 +178,11 @@ def test_agents_run_precisely_the_studys_runs(study: Study, ablate: Ablate, monk
     assert sorted(taken, key=lambda job: job.folder) == sorted(whole.jobs(), key=lambda job: job.folder)
     told = json.loads((whole.folder / "study.json").read_text(encoding="utf-8"))
     assert (told["hash"], len(told["looks"])) == (whole.study.hash, 1), "the study is that of its own line"
+
+
+def test_the_command_of_a_sweeps_file_can_be_pasted(study: Study) -> None:
+    agents.write(planned(study(), "logger=wandb"), [], Path("my sweep.yaml"))
+    assert "wandb sweep 'my sweep.yaml'" in Path("my sweep.yaml").read_text(encoding="utf-8")
 
 
 def test_an_agents_run_has_the_name_that_it_waits_for(study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch) -> None:
