@@ -167,6 +167,6 @@ def _version(package: str) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> str:
     with contextlib.suppress(OSError):
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-        return done.stdout if done.returncode == 0 else ""
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+        return os.fsdecode(done.stdout) if done.returncode == 0 else ""  # names of files, which need not be UTF-8
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -247,3 +248,13 @@ def test_a_fingerprint_follows_what_a_component_imports_of_its_own(tmp_path: Pat
     (package / "helper.py").write_text("SCALE = 2\n", encoding="utf-8")
     after = files_now()
     assert {name for name in after if after[name] != before[name]} == {"mypack.helper"}
+
+
+def test_a_checkout_may_hold_a_file_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    package = tmp_path / "checkout_of_any_names"
+    package.mkdir()
+    for name in ("__init__.py", "\udcff.txt"):
+        (package / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert provenance._package(package.name, package.name, (package.name,))["changed"] == [package.name]
