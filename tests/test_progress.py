@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import itertools
+import re
 import shlex
 import threading
+from pathlib import Path
 
 import pytest
 
 from zoo import progress, registry
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Stream(io.StringIO):
@@ -71,6 +77,21 @@ def test_only_the_first_process_speaks_and_none_when_nobody_reads(monkeypatch: p
     before = threading.active_count()
     with progress.doing("reading"):
         assert threading.active_count() == before
+
+
+def test_no_command_that_is_printed_is_put_together_by_hand() -> None:
+    """A value in it comes from registry.command or shlex, which quote it."""
+    by_hand = []
+    for path in [path for top in ("zoo", "ablations", "hydra_plugins") for path in ROOT.glob(f"{top}/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else []
+            for part, value in itertools.pairwise(parts):
+                quoted = isinstance(value, ast.FormattedValue) and ast.unparse(value.value).startswith("shlex.")
+                given = isinstance(part, ast.Constant) and isinstance(value, ast.FormattedValue) and not quoted
+                text = part.value if given else ""
+                if re.search(r"^(?!usage: ).*(python -m \S+|wandb (sync|leet|sweep))( \S+)* \S*$", str(text)):
+                    by_hand.append(f"{path.name}:{node.lineno}")
+    assert by_hand == [], "use zoo.registry.command"
 
 
 @pytest.mark.parametrize("path", ["my runs/a b", "it's", "$HOME", "a;b", "*", 'say "x"', "Bücher"])

@@ -264,7 +264,7 @@ def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config
         if word_for(head) != head:
             raise ZooError(f"{head} is chosen inside another part: write {word_for(head)}=... instead of {word.input_line!r}")
         if head == "study":
-            raise ZooError(f"{word.input_line} is many runs: python -m ablations.run {word.input_line}")
+            raise ZooError(f"{word.input_line} is many runs: {registry.command('ablations.run', str(word.input_line))}")
         if head not in keys and head.split("/")[0] not in keys:
             others = [other for other in words if not parse(other).key_or_group.startswith(head)]
             raise ZooError(f"unknown word {head!r} in {word.input_line!r}{advice.instead(head, keys, compose, others)}")

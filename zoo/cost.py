@@ -16,7 +16,7 @@ from typing import Any
 
 from zoo import cluster
 from zoo.progress import doing
-from zoo.registry import ZooError, build, did_you_mean, plainly
+from zoo.registry import ZooError, build, command, did_you_mean, plainly
 
 BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
 
@@ -241,7 +241,7 @@ def main() -> None:
         if word.startswith("hydra.") and not word.startswith("hydra.searchpath"):
             raise ZooError(f"{word} is about a run, and a cost has none: leave it out")
         if not planned and word.partition("=")[0] in cluster.WORDS:
-            raise ZooError(f"{word} is a word of a plan: python -m zoo.cost plan {' '.join(words)}")
+            raise ZooError(f"{word} is a word of a plan: {command('zoo.cost', 'plan', *words)}")
         if planned and (instead := cluster.INSTEAD.get(word.partition("=")[0])):
             raise ZooError(f"a plan does not read {word}: give {instead}")
         known = [*config.menu(), "seed", "resume", *cluster.WORDS]
