@@ -105,8 +105,8 @@ def test_online_a_page_and_a_workspace_are_saved(study: Study, monkeypatch: pyte
     monkeypatch.setattr("wandb_workspaces.workspaces.Workspace.save", save)
     assert dashboard.publish(made) == ["In Weights & Biases: https://there"] * 2
     assert saved == [("Report", "zoo"), ("Workspace", "zoo")]
-    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
-    assert "pip install -e '.[report]'" in dashboard.publish(made)[0]
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    assert "pip install 'transformer-zoo[report]'" in dashboard.publish(made)[0]
 
 
 def test_the_page_and_the_workspace_show_the_arms_of_the_runs_that_count() -> None:
