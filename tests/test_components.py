@@ -30,7 +30,7 @@ from tests.conftest import (
     shaken,
     tokens,
 )
-from zoo import cost, registry
+from zoo import attention, cost, registry
 from zoo.context import Context
 from zoo.models import Decoder
 
@@ -274,3 +274,12 @@ def test_mixed_precision_makes_torch_warn_of_nothing(norm: Choice, placed: str) 
     finally:
         torch.set_warn_always(False)
     close(rounded.float(), exact, 0.1)
+
+
+def test_flex_attention_without_a_gpu_makes_torch_warn_of_nothing() -> None:
+    model = make(attn=chosen("attn", "mha") | {"backend": "flex"})
+    with warnings.catch_warnings(record=True) as told, torch.no_grad():
+        warnings.simplefilter("always")
+        attention._flex_attention.cache_clear()
+        model(tokens())
+    assert [str(warning.message) for warning in told] == []

@@ -76,7 +76,6 @@ SEEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("seen", SEEN)
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"softcap": 1.0}, {"sinks": True}], ids=said)
 @pytest.mark.parametrize("causal", [True, False])
