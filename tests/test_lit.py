@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning
@@ -29,12 +30,15 @@ class Given:
         losses = batch["losses"]
         return model.level * losses.sum(), torch.tensor(losses.numel())
 
+    def evaluate(self, model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        return batch["losses"], batch["right"], batch["labels"]
+
 
 class Tokens:
-    vocab, eot = 1, 0
+    vocab, eot = 3, 0
 
     def byte_lengths(self) -> list[int]:
-        return [1]
+        return [1, 3, 5]
 
 
 def gradients(batches: list[list[float]], accumulate: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -71,3 +75,22 @@ def test_accumulated_micro_batches_weigh_by_their_tokens(monkeypatch: pytest.Mon
 
 def test_a_partial_last_window_is_not_scaled_down(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gradients([[4.0], [2.0, 2.0, 2.0], [7.0]], 2, monkeypatch) == pytest.approx([2.5, 7.0])
+
+
+def test_an_evaluation_weighs_every_label_alike() -> None:
+    """Over batches of unequal size: nats and hits per label, bits per byte of their text; a place without one is none."""
+    made = config.compose(["loader.batch_size=4", "loader.length=8"])
+    module = lit.Learner(made, Level(), Tokens())
+    module.objective = Given()
+    batches: list[Any] = [
+        {"losses": torch.tensor([2.0, 4.0, 0.0]), "right": torch.tensor([True, False, False]),
+         "labels": torch.tensor([1, 2, -100])},
+        {"losses": torch.tensor([6.0]), "right": torch.tensor([True]), "labels": torch.tensor([1])},
+    ]
+    trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer.validate(module, torch.utils.data.DataLoader(batches, batch_size=None), verbose=False)
+    measured = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    assert measured == pytest.approx({
+        "val/loss": 12 / 3, "val/perplexity": math.exp(4), "val/bits_per_byte": 12 / math.log(2) / (3 + 5 + 3),
+        "val/accuracy": 2 / 3,
+    }, rel=1e-6)

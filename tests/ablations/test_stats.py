@@ -226,6 +226,14 @@ def test_a_diverged_run_counts_at_the_cap_and_is_told() -> None:
         assert any("1 of a" in note and "counts at" in note and "20.0000" in note for note in found.notes)
 
 
+def test_how_often_an_arm_diverges_is_compared_with_how_often_the_baseline_does() -> None:
+    lost = {("base", 0), ("a", 0), ("a", 1), ("a", 2)}
+    runs = [Outcome(run.arm, run.seed, None, "diverged") if (run.arm, run.seed) in lost else run
+            for run in outcomes(example(5)) if (run.arm, run.seed) != ("a", 4)]
+    effect = compare(runs, "base", margin=0.3, cap=20)["a"]
+    assert effect.divergence_p == pytest.approx(scipy_stats.fisher_exact([[3, 1], [1, 4]]).pvalue)
+
+
 def test_diverging_is_no_gain_over_finished_runs_beyond_the_cap() -> None:
     runs = [*outcomes([[9.0, 8.0, 9.5, 9.1, 8.8]]), *(Outcome("a", seed, None, "diverged") for seed in range(5))]
     found = compare(runs, "base", margin=0.1, cap=5)

@@ -30,6 +30,12 @@ def test_an_alternation_is_one_bit_by_letter_and_none_by_pair():
     assert yardsticks([], b"ab")["bigram"] == 8
 
 
+@pytest.mark.parametrize("pieces", [[b"ab"], [b"a", b"b"], [b"a", b"", b"b"]])
+def test_a_pair_counts_wherever_the_text_is_cut(pieces):
+    first, second = 2 / (2 + 256), 2 / (1 + 256)
+    assert yardsticks(pieces, b"ab")["bigram"] == pytest.approx(-(math.log2(first) + math.log2(second)) / 2)
+
+
 def test_an_empty_text_has_no_figure():
     assert all(math.isnan(value) for value in yardsticks([b"abc"], b"").values())
     assert math.isnan(unigram_nats(np.arange(3), np.arange(0), 3))
