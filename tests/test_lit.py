@@ -34,6 +34,16 @@ class Given:
         return batch["losses"], batch["right"], batch["labels"]
 
 
+class Partly(Given):
+    """Half of the tokens that are read are labelled, and each that is read has an auxiliary loss of 3."""
+
+    share = 0.5
+
+    def __call__(self, model: Any, batch: dict[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
+        trace.losses.append(model.level * 3.0 * 2 * batch["losses"].numel())
+        return super().__call__(model, batch, trace)
+
+
 class Tokens:
     vocab, eot = 3, 0
 
@@ -41,12 +51,13 @@ class Tokens:
         return [1, 3, 5]
 
 
-def gradients(batches: list[list[float]], accumulate: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def gradients(batches: list[list[float]], accumulate: int, monkeypatch: pytest.MonkeyPatch,
+              objective: type[Given] = Given) -> list[float]:
     """The gradient at each optimiser step of one epoch over micro-batches of these losses a token."""
     seen: list[float] = []
     made = config.compose(["loader.batch_size=4", "loader.length=8", "optim.weight_decay=0"])
     module = lit.Learner(made, Level(), Tokens())
-    module.objective = Given()
+    module.objective = objective()
     before = module.on_before_optimizer_step
 
     def record(optimizer: torch.optim.Optimizer) -> None:
@@ -75,6 +86,10 @@ def test_accumulated_micro_batches_weigh_by_their_tokens(monkeypatch: pytest.Mon
 
 def test_a_partial_last_window_is_not_scaled_down(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gradients([[4.0], [2.0, 2.0, 2.0], [7.0]], 2, monkeypatch) == pytest.approx([2.5, 7.0])
+
+
+def test_an_auxiliary_loss_is_the_mean_over_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gradients([[4.0], [2.0, 2.0, 2.0]], 2, monkeypatch, Partly) == pytest.approx([2.5 + 3])
 
 
 def test_an_evaluation_weighs_every_label_alike() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,21 @@ def test_few_losses_say_nothing_and_one_that_stays_high_is_accepted() -> None:
     judged = [late.is_spike(10.0) for _ in range(200)]
     assert judged[0]
     assert not judged[-1]
+
+
+def test_what_is_known_of_spikes_is_all_saved() -> None:
+    """Saved at any step and loaded, the next ones are judged as they would have been."""
+    losses = [2 + math.sin(7 * step) + 3 * (step % 23 == 0) for step in range(120)]
+    plain = vitals.Spikes(2.0)
+    expected = [plain.is_spike(loss) for loss in losses]
+    resumed = vitals.Spikes(2.0)
+    found = []
+    for loss in losses:
+        found.append(resumed.is_spike(loss))
+        state, resumed = resumed.state_dict(), vitals.Spikes(2.0)
+        resumed.load_state_dict(state)
+    assert found == expected
+    assert 0 < sum(found) < 10
 
 
 def test_a_spike_is_skipped_counted_and_remembered(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
