@@ -113,6 +113,14 @@ def test_training_memory_is_the_state_and_a_micro_batch() -> None:
     assert split == small
 
 
+@pytest.mark.parametrize(("devices", "nodes", "accumulate", "micro"), [(1, 1, 1, 16), (2, 1, 1, 8), (2, 2, 1, 4), (2, 2, 2, 2)])
+def test_a_micro_batch_is_what_one_device_has_of_a_batch_at_once(devices: int, nodes: int, accumulate: int,
+                                                                 micro: int) -> None:
+    words = ["loader.batch_size=16", f"trainer.devices={devices}", f"trainer.nodes={nodes}", f"trainer.accumulate={accumulate}"]
+    plan = cost.layout(config.compose(words))
+    assert (plan.micro, plan.gpus) == (micro, devices * nodes)
+
+
 @pytest.mark.parametrize("backend", words_of(option("attn", "mha", "backend")))
 def test_activations_are_those_that_autograd_keeps(backend: str) -> None:
     """What a forward pass on the CPU leaves referenced, and the logits' gradient, with which the backward begins."""

@@ -92,6 +92,29 @@ def test_decay_shrinks_matrices_and_nothing_else(optim: Choice) -> None:
         torch.testing.assert_close(new, old * (0.98 if old.ndim >= 2 else 1.0), msg=name)
 
 
+def another(value: float) -> float:
+    """A value of an option that is so different that a few steps show it."""
+    if isinstance(value, int):
+        return value + 1
+    return 2 * value if value >= 1 else value / 2 if value > 1e-3 else 0.1
+
+
+@each("optim")
+def test_every_option_changes_what_is_learned(optim: Choice) -> None:
+    def learned(**options: Any) -> list[Tensor]:
+        model = untied()
+        optimizer = made(optim, model, **options)
+        for seed in range(3):
+            step(model, optimizer, seed)
+        return [parameter.detach() for parameter in model.parameters()]
+
+    defaults, plain = registry.resolve("optim", optim), learned()
+    del defaults["name"]
+    for option, value in defaults.items():
+        same = all(map(torch.equal, learned(**{option: another(value)}), plain))
+        assert not same, f"{option} changes nothing"
+
+
 @each("optim")
 def test_what_is_frozen_or_has_no_gradient_stays(optim: Choice) -> None:
     model = make()
