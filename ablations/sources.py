@@ -82,4 +82,5 @@ def _who(module: str, kinds: Mapping[str, Sequence[Run]]) -> str:
     one = (most[0].summary.get("sources") or {}).get("components") or {}
     parts = ", ".join(name for name, place in one.items() if place == module)
     whose = f"{module} ({parts})" if parts else module
-    return f"The source of {whose} is another one in {listed(odd)} than in the other {len(most)} runs that used it"
+    others_of_it = f"{len(most)} run{'s' * (len(most) > 1)} that used it"
+    return f"The source of {whose} is another one in {listed(odd)} than in the other {others_of_it}"
