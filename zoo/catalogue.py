@@ -29,6 +29,16 @@ def parts(model: str) -> list[tuple[str, str]]:
     return list(dict.fromkeys(_parts(model)))
 
 
+@functools.cache
+def chosen(model: str) -> dict[str, str]:
+    """The name of the component of each group that a named model is made of."""
+    discover()
+    picked: dict[str, str] = {}
+    _pick("config.yaml", picked)
+    _pick(f"model/{model}.yaml", picked)
+    return picked
+
+
 def _parts(model: str) -> Iterator[tuple[str, str]]:
     picked: dict[str, str] = {}
     _pick("config.yaml", picked)

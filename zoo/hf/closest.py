@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from zoo.hf.tables import FAMILIES, Family
 from zoo.registry import ZooError, did_you_mean
 
 UNSEEN = ("training", "checkpointing", "cost", "balance_loss", "z_loss", "bias_rate")  # no part of what is computed
+KINDS = {"mha": "gqa", "mqa": "gqa"}  # which are one with a number of KV heads
 MODEL = ("arch", "embed", "head", *models.LAYERED)
 
 
@@ -57,42 +60,129 @@ def read(family: Family, theirs: Any) -> dict[str, Any]:
 def counterpart(model: Any) -> tuple[str, Family, Any]:
     """The class of transformers whose configuration, read back, makes the same model."""
     extras.need("transformers", "zoo.hf")
+    names = {group: model.config[group]["name"] for group in MODEL}
+    partings = {}  # of each class of the same architecture, the parts that are not its own
+    for name, family in FAMILIES.items():
+        own = _own_parts(family)
+        if own["arch"] == names["arch"]:
+            partings[name] = [group for group in MODEL if KINDS.get(names[group], names[group]) != own[group]]
+    closest: dict[tuple[str, ...], str] = {}  # of the classes with the fewest obstacles, these and the class
+    fewest = 2 * len(MODEL)
+    for name, parting in sorted(partings.items(), key=lambda item: len(item[1])):
+        if len(parting) > fewest:
+            break
+        near = _exchanged(model, FAMILIES[name], parting)
+        theirs, others = _fit(name, near) if near is not None else (None, [])
+        if not parting and not others:
+            return name, FAMILIES[name], theirs
+        stands = (*(f"{group}={names[group]}" for group in parting), *others)
+        if len(stands) < fewest:
+            closest, fewest = {}, len(stands)
+        if len(stands) == fewest:
+            closest.setdefault(stands, name.split()[0])
+    (first, name), *as_close = ((", ".join(filter(None, stands)), name) for stands, name in closest.items())
+    raise ZooError(f"transformers has no model like this one: what stands in the way of the closest, {name}, is {first}"
+                   + "".join(f"; of {other}, {stands}" for stands, other in as_close))
+
+
+def _own_parts(family: Family) -> dict[str, str]:
+    """The names of the parts that a class is made of."""
+    model, *changes = family.model.split()
+    chosen = catalogue.chosen(model) | dict(word.split("=") for word in changes)
+    return {group: KINDS.get(chosen[group], chosen[group]) for group in MODEL}
+
+
+def _exchanged(model: Any, family: Family, groups: Sequence[str]) -> Any:
+    """The model, without weights, with a class's own parts in these groups; None where that is none."""
+    if not groups:
+        return model
+    config, own = copy.deepcopy(model.config), _composed(family.model)
+    for group in groups:
+        kept = {key: value for key, value in config[group].items() if key in own[group] and key != "name"}
+        config[group] = own[group] | kept
+        for key in ("first", "pattern"):  # which change parts in some layers
+            for layer, changes in enumerate(config["arch"][key]):
+                its = own["arch"][key][layer] if layer < len(own["arch"][key]) else {}
+                changes.pop(group, None)
+                changes |= {part: change for part, change in its.items() if part == group}
+    try:
+        return models.build(config, device="meta")
+    except ZooError:
+        return None
+
+
+@functools.cache
+def _composed(model: str) -> dict[str, Any]:
+    return configuration.compose([f"model={model.split()[0]}", *model.split()[1:], "size=tiny"])
+
+
+def _fit(name: str, model: Any) -> tuple[Any, list[str]]:
+    """A class's model, without weights, that is to be this one, and the options by which it is not."""
     import transformers
 
-    words, anatomy = _words(model), _anatomy(model)
-    stands: dict[str, list[str]] = {}  # what stands in the way, by class
-    for name, family in FAMILIES.items():
-        parts = catalogue.parts(family.model.split()[0])
-        parting = [f"{group}={words[f'{group}.name']}" for group in ("arch", "norm", "residual", "pos", "ffn")
-                 if (group, words[f"{group}.name"]) not in parts]
-        if parting:
-            stands[name] = [*parting, *[""] * len(anatomy)]  # further away than any with the same parts
+    family, words = FAMILIES[name], _words(model)
+    try:
+        values = {attribute: words[word] for word, attribute in family.numbers.items() if word in words}
+        for field in family.fields:
+            values |= field.write(words, model)
+        with torch.device("meta"):
+            config_class = getattr(transformers, family.config)
+            known = vars(config_class())  # what the class does not know it would keep, and not heed
+            heeded = {key: value for key, value in values.items() if key in known}
+            # the class's own ids are of the vocabulary that it was made for
+            foreign = {key: None for key in known if key.endswith("_token_id")}
+            theirs = getattr(transformers, name.split()[0])(config_class(**{**foreign, **family.fixed, **heeded}))
+            if "head.weight" in dict(model.named_parameters()):
+                untie(theirs)
+            back = _made(read(family, theirs))
+    except ZooError as error:
+        return None, [str(error)]
+    except Exception as error:  # transformers' classes refuse each in its own way what they are not made for
+        return None, [registry.first_line(error), *[""] * (len(MODEL) - 1)]  # further away than what can be said by parts
+    return theirs, _parting_options(model, back)
+
+
+def _made(config: dict[str, Any]) -> Any:
+    with torch.device("meta"):
+        model = registry.build("arch", config["arch"], config)
+    model.config = config
+    return model
+
+
+def _parting_options(model: Any, other: Any) -> list[str]:
+    """The options by which two models differ: those of the first that make the second another one than it is."""
+    anatomy, found = _anatomy(other), list[str]()
+    if not _differ(_anatomy(model), anatomy):
+        return []
+    ours, theirs = _words(model), _words(other)
+    for word, value in ours.items():
+        above = [known for known in found if word.startswith(f"{known.partition('=')[0]}.")]
+        if _same(value, theirs.get(word)) or above or word.partition(".")[2] in ("", "name"):
             continue
-        try:
-            values = {attribute: words[word] for word, attribute in family.numbers.items() if word in words}
-            for field in family.fields:
-                values |= field.write(words, model)
-            with torch.device("meta"):
-                config_class = getattr(transformers, family.config)
-                known = vars(config_class())  # what the class does not know it would keep, and not heed
-                heeded = {key: value for key, value in values.items() if key in known}
-                # the class's own ids are of the vocabulary that it was made for
-                foreign = {key: None for key in known if key.endswith("_token_id")}
-                config = config_class(**{**foreign, **family.fixed, **heeded})
-                theirs = getattr(transformers, name.split()[0])(config)
-                if "head.weight" in dict(model.named_parameters()):
-                    untie(theirs)
-                ours = read(family, theirs)
-                other = _anatomy(registry.build("arch", ours["arch"], ours))
-        except Exception as error:  # transformers' classes refuse each in its own way what they are not made for
-            stands[name] = [registry.first_line(error), *[""] * (len(anatomy) // 2)]
-            continue
-        stands[name] = [key for key in sorted({*anatomy, *other}) if not _same(anatomy.get(key), other.get(key))]
-        if not stands[name]:
-            return name, family, theirs
-    closest = min(stands, key=lambda name: len(stands[name]))
-    raise ZooError(f"transformers has no model like this one: what stands in the way of the closest, {closest}, is"
-                   f" {', '.join(filter(None, stands[closest][:4]))}")
+        if isinstance(value, Mapping) and isinstance(theirs.get(word), Mapping) and value["name"] == theirs[word]["name"]:
+            continue  # its own options come after it
+        if _matters(word, value, other, anatomy):
+            shown = value["name"] if isinstance(value, Mapping) else value
+            found.append(word if isinstance(value, list) else f"{word}={shown}")
+    return found or _differ(_anatomy(model), anatomy)[:4]
+
+
+def _matters(word: str, value: Any, other: Any, anatomy: Mapping[str, Any]) -> bool:
+    """Whether this option makes a model another one than it is."""
+    config = copy.deepcopy(other.config)
+    node, *path = config, *word.split(".")
+    for key in path[:-1]:
+        node[key] = {"name": node[key]} if isinstance(node[key], str) else node[key]
+        node = node[key]
+    node[path[-1]] = value
+    try:
+        return bool(_differ(_anatomy(_made(config)), anatomy))
+    except ZooError:
+        return True
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [key for key in sorted({*one, *other}) if not _same(one.get(key), other.get(key))]
 
 
 def _same(one: Any, other: Any) -> bool:

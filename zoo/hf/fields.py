@@ -56,9 +56,9 @@ def _parameters(words: Words) -> dict[str, Any]:
     scaling = resolve("scaling", chosen) if chosen else {"name": "default"}
     rope: dict[str, Any] = {"rope_theta": words["pos.base"], "rope_type": scaling["name"]}
     if words["pos.fraction"] != 1:
-        raise ZooError("transformers' classes turn the whole head: pos.fraction has no counterpart")
+        raise ZooError("pos.fraction (transformers' classes turn the whole head)")
     if scaling["name"] not in ("default", "linear", "llama3", "yarn"):
-        raise ZooError(f"transformers has no counterpart of pos.scaling={scaling['name']}")
+        raise ZooError(f"pos.scaling={scaling['name']}")
     names = {"factor": "factor", "original": "original_max_position_embeddings", "low": "low_freq_factor",
              "high": "high_freq_factor", "fast": "beta_fast", "slow": "beta_slow", "gain": "attention_factor"}
     return rope | {names[key]: value for key, value in scaling.items() if key != "name"}
@@ -76,7 +76,7 @@ def _windows(model: Any) -> tuple[list[str], int | None]:
     found = [next(module.window for module in block.modules() if hasattr(module, "window")) for block in model.stack.blocks]
     sizes = {window for window in found if window is not None}
     if len(sizes) > 1:
-        raise ZooError(f"transformers knows one window a model, and this one has {sorted(sizes)}")
+        raise ZooError(f"attn.window (transformers knows one a model, and this one has {sorted(sizes)})")
     return ["full_attention" if window is None else "sliding_attention" for window in found], next(iter(sizes), None)
 
 

@@ -1,0 +1,96 @@
+"""What stands in the way of an export is named exactly: of every component, put into every model that can be exported."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import zoo
+from tests.conftest import Choice, choices
+from zoo import config, hf, models, registry
+from zoo.hf.tables import FAMILIES
+from zoo.registry import ZooError
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+GROUPS = ("embed", "head", "norm", "residual", "block", "pos", "attn", "ffn")
+
+
+def exchanged(model: str, group: str) -> Iterator[tuple[Choice, Any]]:
+    """A small model of this name, without weights, with each component of a group that it can have in the place of its own."""
+    name, *changes = model.split()
+    base = config.compose([f"model={name}", "size=tiny", *changes])
+    for choice in choices(group):
+        made = copy.deepcopy(base)
+        known = registry.entry(group, choice["name"]).defaults()
+        made[group] = {key: value for key, value in made[group].items() if key in known} | choice
+        try:
+            yield choice, models.build(made, device="meta")
+        except ZooError:
+            continue  # what the zoo itself refuses is tested elsewhere
+
+
+def refusal(model: Any) -> str | None:
+    try:
+        hf.counterpart(model)
+    except ZooError as refused:
+        return str(refused)
+    return None
+
+
+def named(told: str) -> dict[str, set[str]]:
+    """The classes that a refusal offers as the closest, the first first, and the groups that it names for each."""
+    offered = re.findall(r"of (?:the closest, )?(\w+)(?:, is|,) ([^;]*)", told.partition("in the way ")[2])
+    assert offered, told
+    return {name: {re.split(r"[.= ]", stand)[0] for stand in re.sub(r" \(.*?\)", "", stands).split(", ")}
+            for name, stands in offered}
+
+
+@pytest.mark.parametrize("family", ["GPT2LMHeadModel", "T5ForConditionalGeneration"])
+def test_a_refused_part_is_named_alone(family: str) -> None:
+    """Of each group the first that is refused; the others are in the slow test."""
+    refused = set()
+    for group in GROUPS:
+        told = next((told for _, model in exchanged(FAMILIES[family].model, group) if (told := refusal(model))), None)
+        if told:
+            assert named(told) == {family: {group}}
+            refused.add(group)
+    assert {"norm", "residual", "block", "pos", "ffn"} <= refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_refused_part_is_named_alone(family: str, group: str) -> None:
+    for choice, model in exchanged(FAMILIES[family].model, group):
+        if told := refusal(model):
+            assert {group} in named(told).values(), choice  # there can be another class as close, with another part
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ("gpt2 block=parallel", "closest, GPT2LMHeadModel, is block=parallel$"),
+    ("llama3_8b ffn=gelu attn.sinks=true", "closest, LlamaForCausalLM, is ffn=gelu, attn.sinks=True$"),
+    ("llama3_8b attn.sinks=true", "closest, LlamaForCausalLM, is attn.sinks=True$"),
+    ("gpt2 attn=gqa", "closest, GPT2LMHeadModel, is attn.kv_heads=2$"),
+    ("roberta_base head.norm.eps=0.1", "closest, RobertaForMaskedLM, is head.norm.eps=0.1$"),
+    ("bart_base arch.cross.kv_heads=1 arch.cross=gqa", "closest, BartForConditionalGeneration, is arch.cross"),
+    ("gpt2 arch.pattern=[{norm:rms},{}]", "closest, GPT2LMHeadModel, is arch.pattern$"),
+])
+def test_options_that_stand_in_the_way_are_named(words: str, told: str) -> None:
+    model, *changes = words.split()
+    with pytest.raises(ZooError, match=told):
+        hf.counterpart(zoo.build(model, "size=tiny", *changes))
+
+
+@pytest.mark.parametrize(("model", "arch", "closest"), [
+    ("gpt2", "encoder", "Bert"), ("bert_base", "decoder", "CausalLM|LMHead"), ("t5_small", "decoder", "CausalLM|LMHead"),
+    ("llama3_8b", "encoder_decoder", "ConditionalGeneration"),
+])
+def test_no_class_of_another_architecture_is_offered(model: str, arch: str, closest: str) -> None:
+    told = refusal(zoo.build(model, "size=tiny", f"arch={arch}"))
+    assert told is not None
+    assert all(re.search(closest, name) for name in named(told))
