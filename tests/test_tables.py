@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ablations import live, plan, report
+from ablations import live, plan, report, run
 from ablations.results import Results, Run
 from tests.test_layering import modules
 from zoo import cluster, coordinates, cost, inspect, metrics, screen, tables
@@ -73,15 +74,26 @@ class Taken(Exception):
     """Ends a command as it comes to its table."""
 
 
-def planned() -> Table:
+def taken(call: Callable[[], Any]) -> Table:
+    """The first table that a command comes to."""
+
     def take(table: Table, *_: Any) -> None:
         raise Taken(table)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "show", take)
-        with pytest.raises(Taken) as taken:
-            plan.show(a_plan(), pipe())
-    return taken.value.args[0]
+        with pytest.raises(Taken) as found:
+            call()
+    return found.value.args[0]
+
+
+def planned() -> Table:
+    return taken(lambda: plan.show(a_plan(), pipe()))
+
+
+def a_sweep() -> Table:
+    words = ["norm=layer,rms", "arch.dim=16", "arch.layers=1", "data=python", "trainer.max_steps=100000", "ffn=gelu,swiglu"]
+    return taken(lambda: run._show_sweep(Namespace(overrides=words, config_dir=None, multirun=True)))
 
 
 def watched() -> Table:
@@ -98,6 +110,7 @@ TABLES: dict[str, tuple[Callable[[], Table], list[str]]] = {
     "zoo.cost": (costs, []),
     "zoo.coordinates": (widths, [f"dim {2**power}" for power in range(4, 12)]),
     "zoo.inspect": (lengths, [f"{2**power:,}" for power in range(6, 16)]),
+    "ablations.run": (a_sweep, []),
     "ablations.plan": (planned, list(plan.SPARE)),
     "ablations.live": (watched, list(live.SPARE)),
 }
