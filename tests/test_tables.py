@@ -184,6 +184,15 @@ def test_a_name_that_no_width_holds_is_cut_and_nothing_else() -> None:
     assert text.count("x") == 200, "all of the name is there"
 
 
+def test_a_long_cell_folds_before_a_label_does() -> None:
+    table, where = Table("what", "value", "about", box=None), terminal(60)
+    table.add_row("bits per byte", "7.902", "of the hidden tokens alone, which are read from both sides")
+    tables.show(table, where)
+    lines = shown(where)[0].splitlines()
+    assert any("bits per byte" in line and "7.902" in line for line in lines)
+    assert any("both sides" in line for line in lines)
+
+
 def test_every_module_that_makes_a_table_is_tested() -> None:
     """Each is in TABLES, or has a test of its own here or where its screen is tested."""
     own = {"ablations.report", "zoo.screen", "zoo.cluster", "zoo.tables"}

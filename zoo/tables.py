@@ -53,9 +53,12 @@ def fit(table: Table, where: Console, spare: Sequence[str] = ()) -> list[str]:
     if sum(need.maximum for need in needs) <= room:
         return gone
     left = room - sum(need.minimum for need in needs)
-    wished = sum(need.span for need in needs)
-    for column, need in zip(table.columns, needs, strict=True):
-        column.width = need.minimum + (left * need.span // wished if left > 0 else 0)
+    spare_room = max(left, 0)
+    shortest_first = sorted(zip(needs, table.columns, strict=True), key=lambda pair: pair[0].span)
+    for done, (need, column) in enumerate(shortest_first):  # so that long cells fold before labels
+        more = min(need.span, spare_room // (len(needs) - done))
+        column.width = need.minimum + more
+        spare_room -= more
     if left < 0:
         first = table.columns[0]
         first.width, first.overflow = max((first.width or 0) + left, NARROWEST), "fold"
