@@ -191,7 +191,9 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def untie(theirs: Any) -> None:
-    theirs.lm_head.weight = nn.Parameter(torch.empty_like(theirs.lm_head.weight))
+    """Give the head a weight of its own, where the class can have one; a masked-LM head cannot."""
+    if isinstance(head := getattr(theirs, "lm_head", None), nn.Linear):
+        head.weight = nn.Parameter(torch.empty_like(head.weight))
 
 
 def _words(model: Any) -> dict[str, Any]:
