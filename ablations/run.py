@@ -123,7 +123,8 @@ def study(arguments: Namespace) -> int:
     if only or sweep is not None:
         return 0
     if not any(word.startswith("hydra/launcher=") for word in hydra):  # else other machines run it
-        train.refuse_impossible(planned.configs[0])
+        for config in planned.configs:
+            train.refuse_impossible(config)
     for note in execution.prepare(planned):
         console.print(Text(note, style="yellow"))
     try:

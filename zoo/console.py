@@ -23,6 +23,7 @@ class Lines(lightning.Callback):
 
     @rank_zero_only
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.told = self.watch.row  # of a run that goes on, what was printed before
         if module.config["trainer"]["compile"]:
             print("compiling, which the first step waits for …", flush=True)
 

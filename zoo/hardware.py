@@ -68,6 +68,12 @@ def found(called: str) -> Device | None:
     return next((device for device in KNOWN.values() if called in device.called), None)
 
 
+def refuse_precision(precision: str) -> None:
+    """Raises ZooError for a precision that only a GPU has, where there certainly is none."""
+    if precision == "16-mixed" and no_gpu():
+        raise ZooError("trainer.precision=16-mixed needs a GPU, and there is none here: give trainer.precision=bf16-mixed")
+
+
 def no_gpu() -> bool:
     """Whether it is certain that torch finds no GPU here: torch is asked where it is loaded, else the kernel's devices."""
     if torch := sys.modules.get("torch"):

@@ -59,13 +59,13 @@ def _bits_per_byte(summary: Summary) -> float | None:
 
 EVALUATED = (  # by an evaluation, in this order
     Metric("val/loss", "nats per token", "lower", unigram=unigram_nats),
-    Metric("val/perplexity", "of perplexity", "lower", unigram=_perplexity),
+    Metric("val/perplexity", "units of perplexity", "lower", unigram=_perplexity),
     Metric("val/bits_per_byte", "bits per byte", "lower", unigram=_bits_per_byte),
-    Metric("val/accuracy", "of accuracy", "higher", diverged=0.0, share=True),
+    Metric("val/accuracy", "units of accuracy", "higher", diverged=0.0, share=True),
 )
 TRAINED = (  # of the last row of metrics.csv
     Metric("train/loss", "nats per token", "lower"),
-    Metric("train/lr", "of the learning rate", None),
+    Metric("train/lr", "learning rate", None),
     Metric("train/tokens_per_second", "tokens per second", "higher"),
 )
 METRICS = {metric.name: metric for metric in (*EVALUATED, *TRAINED)}

@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from zoo import callbacks as hooks
 from zoo import config as configuration
-from zoo import cost, lit, locks, memory, models, objectives, provenance, quiet, registry, room, storage, vitals
+from zoo import cost, hardware, lit, locks, memory, models, objectives, provenance, quiet, registry, room, storage, vitals
 from zoo.callbacks import Best, Interrupted, Last, MetricsFile, Streams, Watch
 from zoo.config import Config
 from zoo.console import Bar, Lines
@@ -292,8 +292,7 @@ def _trainer(config: Config, folder: Path, summary: dict[str, Any], callbacks: l
 
 def _refuse_to_replace(settings: dict[str, Any]) -> None:
     """Raises ZooError for what Lightning would silently replace by something else on this machine."""
-    if settings["precision"] == "16-mixed" and not torch.accelerator.is_available():
-        raise ZooError("trainer.precision=16-mixed needs a GPU, and there is none here: give trainer.precision=bf16-mixed")
+    hardware.refuse_precision(settings["precision"])
     started, asked = int(os.environ.get("WORLD_SIZE", 1)), settings["devices"] * settings["nodes"]
     if started not in (1, asked):
         raise ZooError(f"torchrun has started {started} processes, and trainer.devices={settings['devices']} and"

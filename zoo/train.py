@@ -207,6 +207,7 @@ def refuse_impossible(config: Config) -> None:
     """Refuse what cannot run on this machine, as far as that is known without torch."""
     if config["trainer"]["accelerator"] == "gpu" and hardware.no_gpu():
         raise ZooError("trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim")
+    hardware.refuse_precision(config["trainer"]["precision"])
     if config["trainer"]["devices"] * config["trainer"]["nodes"] > 1 and not storage.started_together():
         _refuse_taken(os.environ.get("MASTER_PORT", "0"))
     if config["logger"]["name"] == "wandb" and (mode := os.environ.get("WANDB_MODE")) and mode not in WANDB_MODES:

@@ -121,3 +121,8 @@ def test_a_number_is_finite_or_none(value: Any, number: float | None) -> None:
 def test_a_large_value_is_shown_without_decimals_and_a_small_one_with_them(tmp_path: Path) -> None:
     assert conclusions.signed(-12345.678) == "−12,346"
     assert conclusions.signed(0.12345) == "+0.1235"
+
+
+@pytest.mark.parametrize("name", sorted(metrics.METRICS))
+def test_a_unit_reads_well_after_a_number_and_after_in(name: str) -> None:
+    assert not metrics.METRICS[name].unit.startswith("of ")

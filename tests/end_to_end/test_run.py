@@ -8,6 +8,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -17,7 +18,8 @@ import torch
 from omegaconf import OmegaConf
 
 from tests.end_to_end.conftest import summary
-from zoo import callbacks, config, console, lit, registry, storage
+from zoo import callbacks, config, console, hardware, lit, registry, storage
+from zoo import train as train_command
 from zoo.data import cache
 from zoo.divergence import Diverged
 from zoo.registry import ZooError
@@ -291,10 +293,30 @@ def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
         module.generate("3 times", tokens=25)
 
 
+def test_a_precision_that_no_gpu_is_there_for_is_refused_before_a_folder_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "no_gpu", lambda: True)
+    composed = config.compose(["trainer.accelerator=auto", "trainer.precision=16-mixed", "logger=none"])
+    with pytest.raises(ZooError, match=r"16-mixed.*give trainer\.precision=bf16-mixed"):
+        train_command.refuse_impossible(composed)
+
+
+def test_a_resumed_run_does_not_print_its_last_row_again(capsys: pytest.CaptureFixture[str]) -> None:
+    watch: Any = SimpleNamespace(row={})
+    lines = console.Lines(watch)
+    trainer, module = SimpleNamespace(global_step=3, max_steps=6), SimpleNamespace(config={"trainer": {"compile": False}})
+    watch.row = {"train/loss": 1.0, "train/tokens_per_second": 5.0}  # restored from the checkpoint
+    lines.on_train_start(trainer, module)
+    lines.on_train_batch_end(trainer, module)
+    assert capsys.readouterr().out == ""
+    watch.row = {"train/loss": 2.0, "train/tokens_per_second": 5.0}
+    lines.on_train_batch_end(trainer, module)
+    assert "train/loss 2.0000" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("more", [("trainer.accelerator=cpu",), ("trainer.accelerator=auto",), ("trainer=fsdp_sim",)])
 def test_a_precision_that_would_be_replaced_by_another_is_refused(train: Train, monkeypatch: pytest.MonkeyPatch,
                                                                   more: tuple[str, ...]) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "no_gpu", lambda: True)
     with pytest.raises(ZooError, match=r"trainer\.precision=16-mixed.*: give trainer\.precision=bf16-mixed"):
         train("run", *more, "trainer.precision=16-mixed")
     assert not Path("run/metrics.csv").exists()
