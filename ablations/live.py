@@ -17,11 +17,10 @@ from rich.text import Text
 
 from ablations import outcomes
 from ablations.outcomes import Outcome, shown
-from ablations.plan import Job, Plan, duration
+from ablations.plan import ENDED, Job, Plan, duration
 from zoo import storage, tables
 
 SPARE = ("time left", "± sd")  # of the table's columns, what goes first where there is no room
-ENDED = ("finished", "diverged", "failed")
 
 
 class Watch:

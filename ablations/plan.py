@@ -31,6 +31,7 @@ from zoo.words import typed
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
 SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
+ENDED = (*SETTLED, "failed")
 SHORT = 100  # steps of a run that is tried out as soon by itself
 JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
 SPARE = ("tokens", "FLOPs a token", "active", "parameters")  # of the plan's columns, what goes first where there is no room

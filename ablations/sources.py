@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ablations.plan import ENDED
 from ablations.results import Results, Run
-from ablations.specification import ENDED, listed
+from ablations.specification import listed
 from zoo import storage
 from zoo.registry import ZooError, command, did_you_mean
 

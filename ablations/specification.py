@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ablations import study as studies
-from ablations.plan import Plan
+from ablations.plan import ENDED, Plan
 from ablations.study import Study
 from zoo import locks, storage
 from zoo.registry import ZooError
 
-ENDED = ("finished", "diverged", "failed")
 MOST = 6  # values named in a sentence
 
 
