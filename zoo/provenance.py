@@ -24,7 +24,10 @@ COMMON = "zoo.run"  # with all that it imports: what every run uses, whatever it
 
 def git_sha() -> str | None:
     """The commit of the zoo's own code, where it runs from a checkout."""
-    return _git(Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip() or None
+    folder = Path(__file__).parent
+    if _is_ignored(folder):
+        return None
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip() or None
 
 
 def versions() -> dict[str, str]:
@@ -150,6 +153,8 @@ def _package(name: str, module: str, modules: tuple[str, ...]) -> dict[str, Any]
     """The version of a package, the commit of its checkout, and which of these modules are not as they were committed."""
     place = _file(module)
     folder = place.parent if place else Path()
+    if _is_ignored(folder):
+        return {"version": _version(name), "commit": None, "changed": []}
     root = Path(_git(folder, "rev-parse", "--show-toplevel").strip() or ".")
     status = _git(folder, "status", "--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--", ".")
     changed = {(root / entry[3:]).resolve() for entry in status.split("\0")}
@@ -163,6 +168,11 @@ def _version(package: str) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
     return None
+
+
+def _is_ignored(folder: Path) -> bool:
+    """Whether git ignores a folder, as an environment inside the repository of another project: its commit says nothing."""
+    return bool(_git(folder, "check-ignore", "."))
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -258,3 +258,17 @@ def test_a_checkout_may_hold_a_file_whose_name_is_not_utf_8(tmp_path: Path, monk
         (package / name).touch()
     monkeypatch.syspath_prepend(tmp_path)
     assert provenance._package(package.name, package.name, (package.name,))["changed"] == [package.name]
+
+
+def test_a_package_in_an_ignored_environment_has_no_commit_of_the_project_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / ".venv" / "installed"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (tmp_path / ".gitignore").write_text(".venv\n", encoding="utf-8")
+    for line in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm first"):
+        subprocess.run(["git", "-C", str(tmp_path), *line.split()], check=True)
+    monkeypatch.setattr(provenance, "_file", lambda module: package / "__init__.py")
+    found = provenance._package.__wrapped__("installed", "installed", ("installed",))
+    assert found == {"version": None, "commit": None, "changed": []}
