@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -90,6 +91,35 @@ def test_a_partial_last_window_is_not_scaled_down(monkeypatch: pytest.MonkeyPatc
 
 def test_an_auxiliary_loss_is_the_mean_over_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gradients([[4.0], [2.0, 2.0, 2.0]], 2, monkeypatch, Partly) == pytest.approx([2.5 + 3])
+
+
+class Router:
+    """A router that keeps the loads by which it was rebalanced."""
+
+    def rebalance(self, loads: Tensor) -> None:
+        self.seen = loads.tolist()
+
+
+class OtherRank:
+    """A strategy of two ranks, the other of which gave these loads to its experts, router after router."""
+
+    def __init__(self, *loads: float) -> None:
+        self.loads = torch.tensor(loads)
+
+    def reduce(self, tensor: Tensor, reduce_op: str) -> Tensor:
+        total = tensor + self.loads
+        return total if reduce_op == "sum" else total / 2
+
+
+def test_routers_are_rebalanced_by_the_loads_of_all_ranks() -> None:
+    module: Any = lit.Learner(config.compose(["loader.length=8"]), Level(), Tokens())
+    module.trainer = SimpleNamespace(strategy=OtherRank(10.0, 20.0, 30.0, 40.0, 50.0))
+    first, second = Router(), Router()
+    module.loads = {first: torch.tensor([1.0, 2.0]), second: torch.tensor([3.0, 4.0, 5.0])}
+    module._rebalance()
+    assert first.seen == [11.0, 22.0]
+    assert second.seen == [33.0, 44.0, 55.0]
+    assert not module.loads
 
 
 def test_an_evaluation_weighs_every_label_alike() -> None:
