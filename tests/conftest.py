@@ -10,6 +10,7 @@ import enum
 import functools
 import itertools
 import json
+import os
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
@@ -26,6 +27,7 @@ from zoo.models import Decoder
 from zoo.registry import ZooError
 
 config.discover()
+os.environ.pop("COLUMNS", None)  # xdist tells its workers how wide its own terminal is
 torch.set_num_threads(1)  # for matrices this small a second thread only waits
 
 BASE = {

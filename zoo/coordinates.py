@@ -95,7 +95,7 @@ def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:
 
 def canvas(path: Path, width: float, height: float) -> Any:
     """A figure of these inches, to be kept in that file. Raises ZooError without matplotlib, or where it knows no such kind."""
-    extras.need("matplotlib.figure", "a picture")
+    extras.need("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
     figure = Figure((width, height), layout="constrained")
