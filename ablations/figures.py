@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from html import escape
@@ -48,7 +49,9 @@ def _figure(height: float, **grid: Any) -> tuple[Any, Any]:
 def _svg(figure: Any, about: str) -> str:
     """The figure as an element of a page, which a reader that cannot see it is told of."""
     file = io.StringIO()
-    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # whoever shows the page has fonts of their own
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = re.sub(r"^.*?(?=<svg)", "", file.getvalue(), flags=re.DOTALL).replace(INK, "currentColor")
     return re.sub("<svg ", f'<svg role="img" aria-label="{escape(about)}" ', text, count=1)
 

@@ -279,11 +279,11 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
         notes.append(f"{unpaired} of its seeds did not end in the baseline, and {'is' if unpaired == 1 else 'are'} left out")
     if n and pair.capped == n:
         notes.append("every run diverged or is stuck: its value is what that counts as, and an interval would say nothing")
-        found |= {"low": None, "high": None, "sd": None}
+        found |= {"low": None, "high": None, "sd": None, "needed": None}
     elif n and pair.base_capped == n:
         notes.append(f"every run of {baseline} diverged or is stuck: its value is what that counts as, and an interval would"
                      " say nothing")
-        found |= {"low": None, "high": None, "sd": None}
+        found |= {"low": None, "high": None, "sd": None, "needed": None}
     if n > 1 and pair.same and pair.capped < n:
         twin = not np.any(pair.here - pair.there)
         notes.append(f"identical to {baseline} in every seed: is it the same configuration?" if twin else
@@ -293,7 +293,7 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
             notes.append(f"identical to {other} in every seed: is it the same configuration?")
     if found["verdict"] == "equivalent" and found["p_holm"] <= alpha:
         notes.append("the difference is significant, but smaller than the margin")
-    if found["verdict"] == "inconclusive" and numbers and found["needed"] is None:
+    if found["verdict"] == "inconclusive" and found.get("low") is not None and found["needed"] is None:
         notes.append(f"not even {MOST} seeds would decide")
     if numbers:
         fewest = math.ceil(math.log2(2 * family / alpha))

@@ -57,6 +57,13 @@ def test_every_letter_of_a_picture_is_in_the_page_s_own_ink(tmp_path: Path) -> N
     assert [style for style in letters if "currentColor" not in style] == []
 
 
+def test_a_name_in_any_script_is_drawn_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    figure, axes = figures._figure(1.0)
+    axes.set_title("norm=日本")
+    assert "norm=日本" in figures._svg(figure, "a title")
+    assert not recwarn.list
+
+
 def test_of_many_arms_the_baseline_and_the_best_have_colours(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {f"arm{number}": number / 10 for number in range(1, 12)}, seeds=2)
     found = results.load(folder)

@@ -296,6 +296,13 @@ def test_where_nothing_varies_nothing_is_tested(rows: Any, said: str) -> None:
     assert any(said in note for note in effect.notes)
 
 
+def test_where_every_run_diverged_no_number_of_seeds_is_said_to_decide() -> None:
+    runs = [*outcomes([[1.0, 9.0, 8.0, 9.0, 8.0]]), *(Outcome("bad", seed, None, "diverged") for seed in range(5))]
+    effect = compare(runs, "base", margin=0.3, cap=4.5)["bad"]
+    assert (effect.verdict, effect.needed) == ("inconclusive", None)
+    assert not any("would decide" in note for note in effect.notes)
+
+
 def test_two_arms_that_are_one_are_told() -> None:
     values = example(5)
     found = compare(outcomes([*values, values[1]]), "base", margin=0.3)
