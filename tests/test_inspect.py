@@ -96,6 +96,6 @@ def test_what_is_wrong_is_said(words: list[str], sentence: str, monkeypatch: pyt
 def test_without_matplotlib_a_picture_is_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit, match=r"needs matplotlib, .*: pip install 'transformer-zoo\[report\]'"):
         told(monkeypatch, capsys, "--out", "it.svg")
