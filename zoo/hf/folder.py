@@ -72,6 +72,9 @@ def _check_config(folder: Path) -> None:
         raise ZooError(f"{file} is damaged: it is not a JSON object")
     if "model_type" not in content:
         raise ZooError(f"{file} does not say its model_type, by which transformers knows a model")
+    named = content.get("architectures") or []
+    if not isinstance(named, str) and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
+        raise ZooError(f"{file} is damaged: architectures must be a list of class names, not {named!r}")
 
 
 def _class_name(path: Any, config: Any) -> str:
