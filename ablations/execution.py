@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 
 from ablations import specification
 from ablations.live import Watch
-from ablations.outcomes import outcome
-from ablations.plan import SETTLED, Job, Plan, points
+from ablations.outcomes import SETTLED, outcome
+from ablations.plan import Job, Plan, points
 from zoo import config as configuration
 from zoo import locks, provenance, registry, storage, train
 from zoo.registry import ZooError, first_line

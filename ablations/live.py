@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations import outcomes
-from ablations.outcomes import Outcome, shown
-from ablations.plan import ENDED, Job, Plan, duration
+from ablations.outcomes import ENDED, Outcome, shown
+from ablations.plan import Job, Plan, duration
 from zoo import storage, tables
 
 SPARE = ("time left", "± sd")  # of the table's columns, what goes first where there is no room

@@ -17,6 +17,8 @@ from zoo.data import yardsticks
 from zoo.metrics import HUGE, Metric, number, unigram_nats
 from zoo.registry import ZooError
 
+SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
+ENDED = (*SETTLED, "failed")
 LARGE = 1000  # from which on a number needs no decimals
 MARK = "†"  # of whatever has such a run in it
 
@@ -35,7 +37,7 @@ class Outcome:
     @property
     def ended(self) -> bool:
         """Whether it says something of its arm: a run that failed, was interrupted or still trains does not."""
-        return self.status in ("finished", "diverged")
+        return self.status in SETTLED
 
     @property
     def diverged(self) -> bool:

@@ -21,6 +21,7 @@ from ablations import design
 from ablations.design import Arm
 from ablations.effects import power
 from ablations.match import match, put
+from ablations.outcomes import SETTLED
 from ablations.stats import FEW_DOCUMENTS
 from ablations.study import HASHING, Study, merged
 from zoo import registry, storage, tables
@@ -30,8 +31,6 @@ from zoo.registry import ZooError
 from zoo.words import typed
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
-SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
-ENDED = (*SETTLED, "failed")
 SHORT = 100  # steps of a run that is tried out as soon by itself
 JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
 SPARE = ("tokens", "FLOPs a token", "active", "parameters")  # of the plan's columns, what goes first where there is no room

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from ablations import foreign, outcomes
-from ablations.outcomes import Outcome, Table
+from ablations.outcomes import SETTLED, Outcome, Table
 from ablations.stats import Array
 from zoo import metrics
 from zoo.metrics import Metric
@@ -237,7 +237,7 @@ def _remarks(found: Results) -> list[str]:
         told.append(f"Not read, as it is of another kind than a run writes there: {'; '.join(odd[:3])}{more}.")
     states = Counter(run.status for run in found.runs)
     for state, number in states.items():
-        if state not in ("finished", "diverged"):
+        if state not in SETTLED:
             told.append(f"{number} of {len(found.runs)} runs: {'no summary that can be read' if state == 'missing' else state};"
                         " they count nowhere.")
     return told

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ablations.plan import ENDED
+from ablations.outcomes import ENDED
 from ablations.results import Results, Run
 from ablations.specification import listed
 from zoo import storage

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations import study as studies
-from ablations.plan import ENDED, Plan
+from ablations.outcomes import ENDED
+from ablations.plan import Plan
 from ablations.study import Study
 from zoo import locks, storage
 from zoo.registry import ZooError

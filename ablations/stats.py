@@ -277,12 +277,10 @@ def _effect(pair: _Pair, numbers: Mapping[str, Any], table: Table, baseline: str
     unpaired = len(table.values[arm]) - n
     if unpaired:
         notes.append(f"{unpaired} of its seeds did not end in the baseline, and {'is' if unpaired == 1 else 'are'} left out")
-    if n and pair.capped == n:
-        notes.append("every run diverged or is stuck: its value is what that counts as, and an interval would say nothing")
-        found |= {"low": None, "high": None, "sd": None, "needed": None}
-    elif n and pair.base_capped == n:
-        notes.append(f"every run of {baseline} diverged or is stuck: its value is what that counts as, and an interval would"
-                     " say nothing")
+    if n and n in (pair.capped, pair.base_capped):
+        whose = "" if pair.capped == n else f" of {baseline}"
+        notes.append(f"every run{whose} diverged or is stuck: its value is what that counts as, and an interval would say"
+                     " nothing")
         found |= {"low": None, "high": None, "sd": None, "needed": None}
     if n > 1 and pair.same and pair.capped < n:
         twin = not np.any(pair.here - pair.there)
