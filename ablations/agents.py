@@ -24,19 +24,33 @@ ABOUT = """\
 def write(plan: Plan, words: Sequence[str], path: Path) -> None:
     """A sweep file whose grid has the jobs of a plan; `words` are those of the study's command line."""
     if plan.study.tune:
-        raise ZooError("wandb_sweep: agents take runs in any order, and this study tunes first: run it without them")
+        raise ZooError(
+            "wandb_sweep: agents take runs in any order, and this study tunes first: run it without them"
+        )
     loggers = [config["logger"] for config in plan.configs]
     if any(logger["name"] != "wandb" for logger in loggers):
-        raise ZooError("wandb_sweep: agents wait for runs that log to Weights & Biases: add logger=wandb")
+        raise ZooError(
+            "wandb_sweep: agents wait for runs that log to Weights & Biases: add logger=wandb"
+        )
     content = {
-        "name": plan.folder.name, **{key: loggers[0][key] for key in ("project", "entity") if loggers[0][key]},
-        "program": "ablations.run", "method": "grid",
+        "name": plan.folder.name,
+        **{key: loggers[0][key] for key in ("project", "entity") if loggers[0][key]},
+        "program": "ablations.run",
+        "method": "grid",
         "command": ["${env}", "${interpreter}", "-m", "${program}", *words, "${args_no_hyphens}"],
-        "metric": {"name": plan.study.metric, "goal": "minimize" if plan.study.measure.lower_is_better else "maximize"},
-        "parameters": {"arm": {"values": [arm.name for arm in plan.arms]}, "seed": {"values": plan.study.seeds}},
+        "metric": {
+            "name": plan.study.metric,
+            "goal": "minimize" if plan.study.measure.lower_is_better else "maximize",
+        },
+        "parameters": {
+            "arm": {"values": [arm.name for arm in plan.arms]},
+            "seed": {"values": plan.study.seeds},
+        },
     }
     told = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
-    write_atomically(path, (ABOUT.format(name=plan.study.name, path=shlex.quote(str(path))) + told).encode())
+    write_atomically(
+        path, (ABOUT.format(name=plan.study.name, path=shlex.quote(str(path))) + told).encode()
+    )
 
 
 def only(plan: Plan, arm: str, seed: str) -> Plan:
@@ -45,7 +59,15 @@ def only(plan: Plan, arm: str, seed: str) -> Plan:
     if arm not in names:
         raise ZooError(f"arm={arm}: no such arm{did_you_mean(arm, names)}")
     if seed not in map(str, plan.study.seeds) or plan.study.tune:
-        raise ZooError(f"seed={seed}: this study's seeds are {plan.study.seeds}" + ", after tuning" * bool(plan.study.tune))
+        raise ZooError(
+            f"seed={seed}: this study's seeds are {plan.study.seeds}"
+            + ", after tuning" * bool(plan.study.tune)
+        )
     here = names.index(arm)
-    return replace(plan, study=replace(plan.study, seeds=[int(seed)]), arms=[plan.arms[here]], configs=[plan.configs[here]],
-                   costs=[plan.costs[here]])
+    return replace(
+        plan,
+        study=replace(plan.study, seeds=[int(seed)]),
+        arms=[plan.arms[here]],
+        configs=[plan.configs[here]],
+        costs=[plan.costs[here]],
+    )

@@ -10,14 +10,23 @@ from ablations.results import Results
 from ablations.study import TOLERANCE, UNITS
 from zoo.metrics import number
 
-NAMED = {"parameters": "parameters", "active": "active parameters", "training_flops": "training FLOPs", "tokens": "tokens",
-         "seconds": "seconds of training"}
+NAMED = {
+    "parameters": "parameters",
+    "active": "active parameters",
+    "training_flops": "training FLOPs",
+    "tokens": "tokens",
+    "seconds": "seconds of training",
+}
 
 
 def remark(results: Results, arm: str) -> str:
     """What must be said beside an arm's difference from the baseline; empty where budgets agree and nothing was changed."""
     kind, matched = results.study.get("match", "none"), _planned(results, arm).get("matched")
-    told = [f"its {NAMED[UNITS[kind]] if kind in UNITS else 'budget'} matched by {matched}"] if matched else []
+    told = (
+        [f"its {NAMED[UNITS[kind]] if kind in UNITS else 'budget'} matched by {matched}"]
+        if matched
+        else []
+    )
     if apart := differences(results, arm):
         why = "what was not matched differs" if kind in UNITS else "budgets were not matched"
         told.append(f"{why}: {', '.join(apart)}")
@@ -37,8 +46,16 @@ def differences(results: Results, arm: str) -> list[str]:
         here.pop("active", None)
     found = []
     for unit, name in NAMED.items():
-        if unit in here and there.get(unit) and abs(here[unit] - there[unit]) > TOLERANCE * there[unit]:
-            found.append(f"{name} {(here[unit] - there[unit]) / there[unit]:+.1%}".replace("-", "−").replace("%", " %"))
+        if (
+            unit in here
+            and there.get(unit)
+            and abs(here[unit] - there[unit]) > TOLERANCE * there[unit]
+        ):
+            found.append(
+                f"{name} {(here[unit] - there[unit]) / there[unit]:+.1%}".replace("-", "−").replace(
+                    "%", " %"
+                )
+            )
     return found
 
 
@@ -48,10 +65,17 @@ def _dense(costs: Mapping[str, float]) -> bool:
 
 def spent(results: Results, arm: str) -> dict[str, float]:
     """What a run of an arm costs, as planned; as its finished runs say where nobody planned it."""
-    planned, runs = _planned(results, arm), [run.summary for run in results.of(arm) if run.status == "finished"]
-    found = {unit: value for unit in UNITS.values() if (value := number(planned.get(unit))) is not None}
+    planned, runs = (
+        _planned(results, arm),
+        [run.summary for run in results.of(arm) if run.status == "finished"],
+    )
+    found = {
+        unit: value for unit in UNITS.values() if (value := number(planned.get(unit))) is not None
+    }
     if not found and runs:
-        known = {key: number(runs[0].get(key)) for key in ("parameters", "tokens", "flops_per_token")}
+        known = {
+            key: number(runs[0].get(key)) for key in ("parameters", "tokens", "flops_per_token")
+        }
         found = {key: value for key, value in known.items() if value is not None}
         if "tokens" in found and "flops_per_token" in found:
             found["training_flops"] = found["tokens"] * found["flops_per_token"]

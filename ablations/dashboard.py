@@ -16,7 +16,13 @@ from zoo import dashboard, extras, metrics
 from zoo.registry import first_line
 
 JUDGING = f'Metric("Tags") in ["{JUDGED}"]'
-SHARED = (".html", ".md", ".csv", ".tex", ".json")  # of the files in a study's folder, what goes into the artifact
+SHARED = (
+    ".html",
+    ".md",
+    ".csv",
+    ".tex",
+    ".json",
+)  # of the files in a study's folder, what goes into the artifact
 
 
 def publish(plan: Plan) -> list[str]:
@@ -32,8 +38,14 @@ def _published(plan: Plan) -> Iterator[str]:
     logger = plan.jobs()[0].config["logger"]
     mode, group = dashboard.mode(logger["mode"]), logger["group"]
     run = dashboard.begin(
-        logger, plan.folder, name="report", group=group, job_type="report", mode=mode,
-        tags=[tag for tag in logger["tags"] if tag != JUDGED], config={"study": plan.study.name, "hash": plan.study.hash},
+        logger,
+        plan.folder,
+        name="report",
+        group=group,
+        job_type="report",
+        mode=mode,
+        tags=[tag for tag in logger["tags"] if tag != JUDGED],
+        config={"study": plan.study.name, "hash": plan.study.hash},
     )
     with run:
         tables = {name: table(plan.folder / f"{name}.csv") for name in ("comparison", "runs")}
@@ -52,7 +64,10 @@ def _published(plan: Plan) -> Iterator[str]:
         yield lacking
         return
     told = (plan.folder / "report.md").read_text(encoding="utf-8")
-    for made in (page(group, plan.study.metric, told, run), workspace(group, plan.study.metric, run)):
+    for made in (
+        page(group, plan.study.metric, told, run),
+        workspace(group, plan.study.metric, run),
+    ):
         yield f"In Weights & Biases: {made.save().url}"
 
 
@@ -81,11 +96,21 @@ def page(group: str, metric: str, told: str, place: Any) -> Any:
     judged = wr.Runset(name="runs", filters=_of(group, JUDGING), groupby=["jobType"])
     report = wr.Runset(name="report", filters=_of(group, 'Metric("JobType") == "report"'))
     return wr.Report(
-        entity=place.entity or "", project=place.project, title=f"Study {group}"[:128], width="fluid",
+        entity=place.entity or "",
+        project=place.project,
+        title=f"Study {group}"[:128],
+        width="fluid",
         blocks=[
-            wr.MarkdownBlock(told), wr.H2("The runs"), wr.PanelGrid(runsets=[judged], panels=_panels(metric)),
-            wr.H2("The comparison"), wr.PanelGrid(runsets=[report], panels=[
-                wr.WeavePanelSummaryTable(table_name="comparison", layout=wr.Layout(w=24, h=10))]),
+            wr.MarkdownBlock(told),
+            wr.H2("The runs"),
+            wr.PanelGrid(runsets=[judged], panels=_panels(metric)),
+            wr.H2("The comparison"),
+            wr.PanelGrid(
+                runsets=[report],
+                panels=[
+                    wr.WeavePanelSummaryTable(table_name="comparison", layout=wr.Layout(w=24, h=10))
+                ],
+            ),
         ],
     )
 
@@ -95,9 +120,13 @@ def workspace(group: str, metric: str, place: Any) -> Any:
     import wandb_workspaces.workspaces as ws
 
     return ws.Workspace(
-        entity=place.entity or "", project=place.project, name=re.sub(r"[^\w .,-]", "_", f"Study {group}"),
+        entity=place.entity or "",
+        project=place.project,
+        name=re.sub(r"[^\w .,-]", "_", f"Study {group}"),
         sections=[ws.Section("The arms", panels=_panels(metric), is_open=True)],
-        runset_settings=ws.RunsetSettings(filters=_of(group, JUDGING), groupby=[ws.Metric("JobType")]),
+        runset_settings=ws.RunsetSettings(
+            filters=_of(group, JUDGING), groupby=[ws.Metric("JobType")]
+        ),
     )
 
 
@@ -111,12 +140,29 @@ def _panels(metric: str) -> list[Any]:
     """A curve or bar for each arm: the mean over its seeds, with their standard deviation."""
     import wandb_workspaces.reports.v2 as wr
 
-    arms: Mapping[str, Any] = {"groupby": "JobType", "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev",
-                               "max_runs_to_show": 100}
+    arms: Mapping[str, Any] = {
+        "groupby": "JobType",
+        "groupby_aggfunc": "mean",
+        "groupby_rangefunc": "stddev",
+        "max_runs_to_show": 100,
+    }
     return [
-        *(wr.LinePlot(title=name, x=dashboard.STEP, y=[name], title_y=metrics.of(name).unit, **arms)
-          for name in dict.fromkeys(["val/loss", metric])),
-        wr.BarPlot(title=f"{metric} at the end, without runs that diverged", metrics=[wr.SummaryMetric(metric)], **arms),
-        wr.LinePlot(title="training speed", x=dashboard.STEP, y=["train/tokens_per_second"],
-                    title_y=metrics.of("train/tokens_per_second").unit, **arms),
+        *(
+            wr.LinePlot(
+                title=name, x=dashboard.STEP, y=[name], title_y=metrics.of(name).unit, **arms
+            )
+            for name in dict.fromkeys(["val/loss", metric])
+        ),
+        wr.BarPlot(
+            title=f"{metric} at the end, without runs that diverged",
+            metrics=[wr.SummaryMetric(metric)],
+            **arms,
+        ),
+        wr.LinePlot(
+            title="training speed",
+            x=dashboard.STEP,
+            y=["train/tokens_per_second"],
+            title_y=metrics.of("train/tokens_per_second").unit,
+            **arms,
+        ),
     ]

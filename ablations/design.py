@@ -35,33 +35,63 @@ def arms(study: Study) -> list[Arm]:
         named = [(name, {"arm": name}, words) for name, words in study.arms.items()]
     else:
         axes = _axes(study)
-        named = [(name, levels, [word for factor, choice in levels.items() for word in study.factors[factor][choice]])
-                 for name, levels in _designs(study.design, axes)]
-    told = [(name, levels, merged(study.baseline, study.common, words)) for name, levels, words in named]
-    kept = [arm for arm in told if not any(set(words) <= set(arm[2]) for words in study.constraints)]
+        named = [
+            (
+                name,
+                levels,
+                [
+                    word
+                    for factor, choice in levels.items()
+                    for word in study.factors[factor][choice]
+                ],
+            )
+            for name, levels in _designs(study.design, axes)
+        ]
+    told = [
+        (name, levels, merged(study.baseline, study.common, words)) for name, levels, words in named
+    ]
+    kept = [
+        arm for arm in told if not any(set(words) <= set(arm[2]) for words in study.constraints)
+    ]
     words = {word for _, _, words in told for word in words}
     for word in (word for rule in study.constraints for word in rule):
         if word not in words:
-            raise ZooError(f"study {study.name}: constraints: no arm is told {word}{did_you_mean(word, sorted(words))}")
+            raise ZooError(
+                f"study {study.name}: constraints: no arm is told {word}{did_you_mean(word, sorted(words))}"
+            )
     if told and told[0] not in kept:
-        raise ZooError(f"study {study.name}: the constraints rule out the baseline: {' '.join(told[0][2])}")
+        raise ZooError(
+            f"study {study.name}: the constraints rule out the baseline: {' '.join(told[0][2])}"
+        )
     if study.design == "fractional" and len(kept) < len(told):
-        raise ZooError(f"study {study.name}: constraints take runs out of a fraction, which would confound effects:"
-                       " use design: factorial")
+        raise ZooError(
+            f"study {study.name}: constraints take runs out of a fraction, which would confound effects:"
+            " use design: factorial"
+        )
     if len(kept) < 2:
         source = "arms" if study.design == "arms" else "factors"
-        raise ZooError(f"study {study.name} is empty: {study.design} over these {source} leaves {len(kept)} arms, and a"
-                       " comparison needs two")
+        raise ZooError(
+            f"study {study.name} is empty: {study.design} over these {source} leaves {len(kept)} arms, and a"
+            " comparison needs two"
+        )
     names = [name for name, _, _ in kept]
     if odd := [name for name in names if re.search(r"[\x00-\x1f\x7f]", name)]:
-        raise ZooError(f"study {study.name}: the name {odd[0]!r} has a line break or another control character: leave it out")
+        raise ZooError(
+            f"study {study.name}: the name {odd[0]!r} has a line break or another control character: leave it out"
+        )
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ZooError(f"study {study.name} has two arms of the name {twice[0]!r}: name the choices")
-    found = [Arm(name, folder, words, levels, _differs(words, kept[0][2]))
-             for (name, levels, words), folder in zip(kept, folders(names), strict=True)]
+        raise ZooError(
+            f"study {study.name} has two arms of the name {twice[0]!r}: name the choices"
+        )
+    found = [
+        Arm(name, folder, words, levels, _differs(words, kept[0][2]))
+        for (name, levels, words), folder in zip(kept, folders(names), strict=True)
+    ]
     for arm in study.expected:
         if arm not in [arm.name for arm in found]:
-            raise ZooError(f"study {study.name}: expected.{arm}: no such arm{did_you_mean(arm, [arm.name for arm in found])}")
+            raise ZooError(
+                f"study {study.name}: expected.{arm}: no such arm{did_you_mean(arm, [arm.name for arm in found])}"
+            )
     return found
 
 
@@ -70,8 +100,13 @@ def _axes(study: Study) -> list[list[Levels]]:
     together = {factor: pair for pair in study.pairs for factor in pair}
     groups = [together.get(factor, [factor]) for factor in study.factors]
     unique = [group for number, group in enumerate(groups) if group not in groups[:number]]
-    return [[dict(zip(group, level, strict=True)) for level in zip(*(study.factors[name] for name in group), strict=True)]
-            for group in unique]
+    return [
+        [
+            dict(zip(group, level, strict=True))
+            for level in zip(*(study.factors[name] for name in group), strict=True)
+        ]
+        for group in unique
+    ]
 
 
 def _designs(design: str, axes: list[list[Levels]]) -> Iterator[tuple[str, Levels]]:
@@ -91,8 +126,14 @@ def _designs(design: str, axes: list[list[Levels]]) -> Iterator[tuple[str, Level
             yield f"{number} {_named(level)}", _union([*last[:number], *first[number:]])
     else:
         if design == "fractional" and any(len(axis) != 2 for axis in axes):
-            raise ZooError("a fractional design needs factors of two choices each: use design: factorial")
-        rows = fraction(len(axes)) if design == "fractional" else itertools.product(*(range(len(axis)) for axis in axes))
+            raise ZooError(
+                "a fractional design needs factors of two choices each: use design: factorial"
+            )
+        rows = (
+            fraction(len(axes))
+            if design == "fractional"
+            else itertools.product(*(range(len(axis)) for axis in axes))
+        )
         for row in rows if axes else ():
             levels = [axis[which] for axis, which in zip(axes, row, strict=True)]
             yield " ".join(map(_named, levels)) if any(row) else "baseline", _union(levels)
@@ -110,23 +151,30 @@ def generators(factors: int) -> tuple[int, list[tuple[int, ...]]]:
     free = next(free for free in range(3, factors) if 2 ** (free - 1) >= factors)
     if factors == free + 1:
         return free, [tuple(range(free))]
-    odd = [sums for size in range(3, free + 1, 2) for sums in itertools.combinations(range(free), size)]
+    odd = [
+        sums for size in range(3, free + 1, 2) for sums in itertools.combinations(range(free), size)
+    ]
     return free, odd[: factors - free]
 
 
 def fraction(factors: int) -> list[tuple[int, ...]]:
     """The runs of a two-level design as 0 and 1, all of them or a fraction of resolution IV or more; the first is all 0."""
     free, sums = generators(factors)
-    return [(*row, *(reduce(xor, (row[place] for place in places)) for places in sums))
-            for row in itertools.product((0, 1), repeat=free)]
+    return [
+        (*row, *(reduce(xor, (row[place] for place in places)) for places in sums))
+        for row in itertools.product((0, 1), repeat=free)
+    ]
 
 
 def resolution(factors: int) -> int | None:
     """The length of the shortest word of the defining relation; None where nothing is confounded."""
     free, sums = generators(factors)
     words = [frozenset(places) | {free + number} for number, places in enumerate(sums)]
-    products = (reduce(frozenset.symmetric_difference, some)
-                for size in range(1, len(words) + 1) for some in itertools.combinations(words, size))
+    products = (
+        reduce(frozenset.symmetric_difference, some)
+        for size in range(1, len(words) + 1)
+        for some in itertools.combinations(words, size)
+    )
     return min(map(len, products), default=None)
 
 
@@ -143,11 +191,15 @@ def checked(study: Study, found: Sequence[Arm], extra: Sequence[str] = ()) -> li
                 train.refuse_meaningless(config)
             for group in ("data", "tokenizer"):
                 if config[group] != (configs or [config])[0][group]:
-                    raise ZooError(f"study {study.name}: arms {found[0].name} and {arm.name} differ in their {group}: their"
-                                   " losses are of different things, not to be compared")
+                    raise ZooError(
+                        f"study {study.name}: arms {found[0].name} and {arm.name} differ in their {group}: their"
+                        " losses are of different things, not to be compared"
+                    )
             same = known.setdefault(repr(config), arm.name)
             if same != arm.name:
-                raise ZooError(f"study {study.name}: arms {same} and {arm.name} are the same run: leave one out")
+                raise ZooError(
+                    f"study {study.name}: arms {same} and {arm.name} are the same run: leave one out"
+                )
             configs.append(config)
     return configs
 
@@ -176,7 +228,9 @@ def _union(levels: Iterable[Levels]) -> Levels:
 
 def _named(level: Mapping[str, str]) -> str:
     """A choice by its own words, or where it has another name, by its factor and that."""
-    return " ".join(choice if "=" in choice else f"{factor}={choice}" for factor, choice in level.items())
+    return " ".join(
+        choice if "=" in choice else f"{factor}={choice}" for factor, choice in level.items()
+    )
 
 
 def _differs(words: Sequence[str], base: Sequence[str]) -> list[str]:
@@ -189,8 +243,12 @@ def folders(names: Sequence[str]) -> list[str]:
     """A folder's name for each of these names, distinct also where a file system does not tell case."""
     told = [safe(name) for name in names]
     plain = [folder.casefold() for folder in told]
-    return [folder if folder and plain.count(folder.casefold()) == 1 else f"{folder[:72]}_{_digest(name)}"
-            for name, folder in zip(names, told, strict=True)]
+    return [
+        folder
+        if folder and plain.count(folder.casefold()) == 1
+        else f"{folder[:72]}_{_digest(name)}"
+        for name, folder in zip(names, told, strict=True)
+    ]
 
 
 def safe(name: str) -> str:

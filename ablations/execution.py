@@ -37,15 +37,24 @@ def job(composed: DictConfig) -> str:
             return BUSY
         if status(folder) in SETTLED:
             return status(folder)
-        with (folder / "log.txt").open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+        with (
+            (folder / "log.txt").open("a", encoding="utf-8") as log,
+            contextlib.redirect_stdout(log),
+        ):
             try:
                 train.job(composed)
             except Exception as error:
                 if status(folder) not in SETTLED and not isinstance(error, ZooError):
                     traceback.print_exc(file=log)
-                if status(folder) not in (*SETTLED, "failed"):  # it did not come as far as to say so itself
+                if status(folder) not in (
+                    *SETTLED,
+                    "failed",
+                ):  # it did not come as far as to say so itself
                     summary = storage.read_json(folder / "summary.json")
-                    told = {"status": "failed", "error": f"{type(error).__name__}: {first_line(error)}"}
+                    told = {
+                        "status": "failed",
+                        "error": f"{type(error).__name__}: {first_line(error)}",
+                    }
                     storage.write_json(folder / "summary.json", summary | told)
         return status(folder)
 
@@ -69,7 +78,9 @@ def status(folder: Path) -> str:
 def batches() -> Iterator[list[Job]]:
     """What the sweeper is to run: one step of each arm, then what tunes, then what counts; without what is settled."""
     if current is None:
-        raise ZooError("hydra/sweeper=zoo_study runs studies only: python -m ablations.run study=NAME")
+        raise ZooError(
+            "hydra/sweeper=zoo_study runs studies only: python -m ablations.run study=NAME"
+        )
     first = _pending(current, current.first_steps())
     if first:
         yield first
@@ -92,8 +103,10 @@ def broken(plan: Plan) -> str:
     for job in plan.first_steps():
         folder = plan.folder / job.folder
         if status(folder) == "failed":
-            told.append(f"arm {job.arm} fails at its first step: {storage.read_json(folder / 'summary.json').get('error')}"
-                        f" ({folder / 'log.txt'})")
+            told.append(
+                f"arm {job.arm} fails at its first step: {storage.read_json(folder / 'summary.json').get('error')}"
+                f" ({folder / 'log.txt'})"
+            )
     return "; ".join(told)
 
 
@@ -107,7 +120,9 @@ def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
     A point at which a run diverged or failed is never chosen; where all are such, none is, and the arm runs as it is.
     """
     measure, grid = plan.study.measure, points(plan.study)
-    scores: dict[str, list[list[float | None]]] = {arm.name: [[] for _ in grid] for arm in plan.arms}
+    scores: dict[str, list[list[float | None]]] = {
+        arm.name: [[] for _ in grid] for arm in plan.arms
+    }
     for job in plan.trials():
         summary = storage.read_json(plan.folder / job.folder / "summary.json")
         ended = outcome(job.arm, job.seed, summary, measure)
@@ -115,10 +130,18 @@ def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
     chosen, told = {}, {}
     for arm, found in scores.items():
         means = [_mean(values) for values in found]
-        reached = [(mean if measure.lower_is_better else -mean, place) for place, mean in enumerate(means) if mean is not None]
+        reached = [
+            (mean if measure.lower_is_better else -mean, place)
+            for place, mean in enumerate(means)
+            if mean is not None
+        ]
         point = grid[min(reached)[1]] if reached else {}
         axes = plan.study.tune.grid if plan.study.tune else {}
-        edges = [option for option, value in point.items() if value in (axes[option][0], axes[option][-1])]
+        edges = [
+            option
+            for option, value in point.items()
+            if value in (axes[option][0], axes[option][-1])
+        ]
         chosen[arm] = point
         told[arm] = {"point": point, "at_the_edge": edges, "points": grid, "means": means}
     with specification.writing(plan.folder) as content:
@@ -137,8 +160,10 @@ def _refuse_others(plan: Plan, jobs: Sequence[Job]) -> None:
         folder = plan.folder / job.folder
         changed = train.changed(job.config, folder) if (folder / "config.yaml").exists() else []
         if changed:
-            raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(changed)}): delete it, or"
-                           " choose another hydra.sweep.dir")
+            raise ZooError(
+                f"{folder} holds a run of another configuration (different: {', '.join(changed)}): delete it, or"
+                " choose another hydra.sweep.dir"
+            )
 
 
 def prepare(plan: Plan) -> list[str]:
@@ -159,9 +184,14 @@ def prepare(plan: Plan) -> list[str]:
             storage.write_json(folder / "summary.json", summary | {"status": "waiting"})
     if reused:
         notes.append(f"{reused} of {len(jobs)} runs are done already and are used")
-    notes += [f"{number} of these by {what}: delete their folders to run them again" for what, number in others.items()]
+    notes += [
+        f"{number} of these by {what}: delete their folders to run them again"
+        for what, number in others.items()
+    ]
     if first := plan.first_steps():
-        notes.append(f"one step of {'each arm' if len(first) == len(plan.arms) else f'{len(first)} arms'} is tried first")
+        notes.append(
+            f"one step of {'each arm' if len(first) == len(plan.arms) else f'{len(first)} arms'} is tried first"
+        )
     return notes + specification.record(plan)
 
 
@@ -171,12 +201,17 @@ def _otherwise(job: Job, summary: Mapping[str, Any], now: dict[str, Any]) -> Ite
         now.update(sha=provenance.git_sha(), versions=provenance.versions())
     if summary.get("git_sha") != now["sha"]:
         yield f"another version of the code ({str(summary.get('git_sha'))[:12]}, now {str(now['sha'])[:12]})"
-    before, files = (summary.get("sources") or {}).get("files") or {}, provenance.sources(job.config)["files"]
+    before, files = (
+        (summary.get("sources") or {}).get("files") or {},
+        provenance.sources(job.config)["files"],
+    )
     for module in sorted(before.keys() & files.keys()):
         if before[module] != files[module]:
             yield f"another source of {module}"
     versions = (summary.get("versions") or {}).items()
-    if packages := [f"{name} {version}" for name, version in versions if now["versions"].get(name) != version]:
+    if packages := [
+        f"{name} {version}" for name, version in versions if now["versions"].get(name) != version
+    ]:
         yield f"other packages ({', '.join(packages)})"
     data = repr(job.config["data"])
     if data not in now:
@@ -194,8 +229,13 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
     from zoo.config import CONF
 
     current = plan
-    sweep = ["hydra/sweeper=zoo_study", f"hydra.sweep.dir={typed(str(plan.folder))}", "hydra.output_subdir=null",
-             "hydra.job.name=train", "hydra.hydra_logging.root.level=WARNING"]
+    sweep = [
+        "hydra/sweeper=zoo_study",
+        f"hydra.sweep.dir={typed(str(plan.folder))}",
+        "hydra.output_subdir=null",
+        "hydra.job.name=train",
+        "hydra.hydra_logging.root.level=WARNING",
+    ]
     argv = sys.argv
     with Watch(plan):
         try:
@@ -204,6 +244,11 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
         finally:
             sys.argv, current = argv, None
     if told := broken(plan):
-        raise ZooError(f"{told}: no run has begun; mend it, or leave it out, and run the same command again")
-    runs = [storage.read_json(plan.folder / job.folder / "summary.json") for job in [*plan.trials(), *plan.jobs()]]
+        raise ZooError(
+            f"{told}: no run has begun; mend it, or leave it out, and run the same command again"
+        )
+    runs = [
+        storage.read_json(plan.folder / job.folder / "summary.json")
+        for job in [*plan.trials(), *plan.jobs()]
+    ]
     return sum(run.get("status") not in SETTLED for run in runs)

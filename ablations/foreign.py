@@ -10,11 +10,30 @@ from zoo import metrics
 Number = float  # finite, and no truth value
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(("status", "error", "outcome", "over", "git_sha"), str),
-    **dict.fromkeys(("parameters", "flops_per_token", "tokens", "steps", "seconds", "tokens_per_second", "peak_memory_bytes",
-                     "unigram_nats"), Number),
-    "seed": int, "overrides": [str], "metrics": {str: object}, "versions": {str: str}, "host": {str: object},
-    "data": {**dict.fromkeys(("documents", "bytes", "tokens", "unigram_nats"), Number), "fingerprint": str},
-    "sources": {"files": {str: str}, "components": {str: str}}, "earlier_sources": [{str: str}],
+    **dict.fromkeys(
+        (
+            "parameters",
+            "flops_per_token",
+            "tokens",
+            "steps",
+            "seconds",
+            "tokens_per_second",
+            "peak_memory_bytes",
+            "unigram_nats",
+        ),
+        Number,
+    ),
+    "seed": int,
+    "overrides": [str],
+    "metrics": {str: object},
+    "versions": {str: str},
+    "host": {str: object},
+    "data": {
+        **dict.fromkeys(("documents", "bytes", "tokens", "unigram_nats"), Number),
+        "fingerprint": str,
+    },
+    "sources": {"files": {str: str}, "components": {str: str}},
+    "earlier_sources": [{str: str}],
 }
 
 
@@ -30,7 +49,9 @@ def cleaned(summary: Mapping[str, Any], shapes: Mapping[str, Any] = SHAPES) -> d
     return found
 
 
-def misshapen(summary: Mapping[str, Any], shapes: Mapping[str, Any] = SHAPES, path: str = "") -> Iterator[str]:
+def misshapen(
+    summary: Mapping[str, Any], shapes: Mapping[str, Any] = SHAPES, path: str = ""
+) -> Iterator[str]:
     """The dotted names of the fields that are known, and of another kind."""
     for name, shape in shapes.items():
         value = summary.get(name)
@@ -52,7 +73,15 @@ def _fits(value: Any, shape: Any) -> bool:
     if shape is Number:
         return metrics.number(value) is not None
     if isinstance(shape, list):
-        return isinstance(value, list) and all(each is not None and _fits(each, shape[0]) for each in value)
+        return isinstance(value, list) and all(
+            each is not None and _fits(each, shape[0]) for each in value
+        )
     if isinstance(shape, dict):
-        return isinstance(value, Mapping) and all(_fits(each, shape[str]) for each in value.values())
-    return isinstance(value, shape) and not isinstance(value, bool) and (shape is not int or abs(value) < 2**63)
+        return isinstance(value, Mapping) and all(
+            _fits(each, shape[str]) for each in value.values()
+        )
+    return (
+        isinstance(value, shape)
+        and not isinstance(value, bool)
+        and (shape is not int or abs(value) < 2**63)
+    )

@@ -27,12 +27,20 @@ class Watch:
     """Reads the summaries of a study's runs from their folders, so that it does not matter who runs them."""
 
     def __init__(self, plan: Plan, console: Console | None = None) -> None:
-        self.plan, self.console = plan, console or tables.console(sys.stdout)  # before jobs write to their own logs
+        self.plan, self.console = (
+            plan,
+            console or tables.console(sys.stdout),
+        )  # before jobs write to their own logs
         self.jobs = [*plan.trials(), *plan.jobs()]
         self.ended: dict[str, dict[str, Any]] = {}
-        self.stop, self.thread = threading.Event(), threading.Thread(target=self._watch, daemon=True)
+        self.stop, self.thread = (
+            threading.Event(),
+            threading.Thread(target=self._watch, daemon=True),
+        )
         self.begun, self.before = time.monotonic(), 0
-        self.live = Live(console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self.live = Live(
+            console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
 
     def __enter__(self) -> Watch:
         self.look()
@@ -42,7 +50,12 @@ class Watch:
         self.thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop.set()
         self.thread.join()
         self._tell(self.look())
@@ -66,7 +79,11 @@ class Watch:
     def counted(self) -> tuple[list[Outcome], outcomes.Table]:
         """How the runs that count have ended so far, and what each counts as."""
         measure = self.plan.study.measure
-        summaries = [(job, self.ended[job.folder]) for job in self.jobs if job.trial is None and job.folder in self.ended]
+        summaries = [
+            (job, self.ended[job.folder])
+            for job in self.jobs
+            if job.trial is None and job.folder in self.ended
+        ]
         cap = outcomes.unigram_level((run for _, run in summaries), measure)
         found = [outcomes.outcome(job.arm, job.seed, run, measure) for job, run in summaries]
         found = outcomes.settled(found, cap, measure.lower_is_better)
@@ -86,12 +103,20 @@ class Watch:
         for arm in self.plan.arms:
             jobs = [job for job in self.jobs if job.arm == arm.name and job.trial is None]
             how = Counter(run.status for run in runs if run.arm == arm.name)
-            odd = "".join(f", {how[status]} {status}" for status in ("diverged", "failed") if how[status])
+            odd = "".join(
+                f", {how[status]} {status}" for status in ("diverged", "failed") if how[status]
+            )
             values = list(counted.values.get(arm.name, {}).values())
-            left = self._left(sum(job.folder not in self.ended for job in self.jobs if job.arm == arm.name))
-            table.add_row(Text(arm.name), f"{how['finished']}/{len(jobs)}{odd}",
-                          shown(counted.mean(arm.name)) + counted.mark(arm.name),
-                          shown(statistics.stdev(values) if len(values) > 1 else None), left)
+            left = self._left(
+                sum(job.folder not in self.ended for job in self.jobs if job.arm == arm.name)
+            )
+            table.add_row(
+                Text(arm.name),
+                f"{how['finished']}/{len(jobs)}{odd}",
+                shown(counted.mean(arm.name)) + counted.mark(arm.name),
+                shown(statistics.stdev(values) if len(values) > 1 else None),
+                left,
+            )
         done = f"{len(self.ended)}/{len(self.jobs)} runs, {self._left(len(self.jobs) - len(self.ended))} left"
         table.caption = Text("\n".join(filter(None, [done, counted.note])))
         return table
@@ -109,8 +134,17 @@ class Watch:
             run = self.ended[job.folder]
             ended = outcomes.outcome(job.arm, job.seed, run, self.plan.study.measure)
             seconds, measured = run.get("seconds"), ended.status == "finished"
-            words = [job.arm, f"seed {job.seed}", "" if job.trial is None else f"trial {job.trial}", ended.status]
-            words += [f"{self.plan.study.metric} {shown(ended.value)}" if measured else str(run.get("error") or "")]
+            words = [
+                job.arm,
+                f"seed {job.seed}",
+                "" if job.trial is None else f"trial {job.trial}",
+                ended.status,
+            ]
+            words += [
+                f"{self.plan.study.metric} {shown(ended.value)}"
+                if measured
+                else str(run.get("error") or "")
+            ]
             words += [f"{seconds:.1f} s"] if isinstance(seconds, int | float) else []
             left = self._left(len(self.jobs) - len(self.ended))
             words.append(f"({len(self.ended)}/{len(self.jobs)}, {left} left)")
@@ -118,7 +152,13 @@ class Watch:
 
     def _left(self, jobs: int) -> str:
         done = len(self.ended) - self.before
-        return "–" if not jobs else duration((time.monotonic() - self.begun) / done * jobs) if done else "?"
+        return (
+            "–"
+            if not jobs
+            else duration((time.monotonic() - self.begun) / done * jobs)
+            if done
+            else "?"
+        )
 
     def _summary(self, job: Job) -> dict[str, Any]:
         return storage.read_json(self.plan.folder / job.folder / "summary.json")

@@ -57,8 +57,14 @@ def outcome(arm: str, seed: int, summary: Mapping[str, Any], metric: Metric) -> 
     found = summary.get("metrics") or {}
     value, loss = number(found.get(metric.name)), number(found.get("val/loss"))
     status = str(summary.get("status") or "missing")
-    stuck = metric.unigram is not None and loss is not None and yardsticks.stuck(loss, unigram_nats(summary))
-    return Outcome(arm, seed, value, "diverged" if status == "finished" and value is None else status, stuck)
+    stuck = (
+        metric.unigram is not None
+        and loss is not None
+        and yardsticks.stuck(loss, unigram_nats(summary))
+    )
+    return Outcome(
+        arm, seed, value, "diverged" if status == "finished" and value is None else status, stuck
+    )
 
 
 def unigram_level(summaries: Iterable[Mapping[str, Any]], metric: Metric) -> float | None:
@@ -69,7 +75,9 @@ def unigram_level(summaries: Iterable[Mapping[str, Any]], metric: Metric) -> flo
     return max(known, default=None) if metric.lower_is_better else min(known, default=None)
 
 
-def settled(outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bool = True) -> list[Outcome]:
+def settled(
+    outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bool = True
+) -> list[Outcome]:
     """The outcomes in their order, each with the value that it counts as; those that did not end as they are.
 
     `cap` is the value of what learned nothing (the loss of the unigram model), None where none is known. Where every run
@@ -82,9 +90,14 @@ def settled(outcomes: Iterable[Outcome], cap: float | None, lower_is_better: boo
             assert run.value is not None
             counted = worse(run.value, cap)
             runs[place] = replace(run, value=counted, capped=run.capped or counted != run.value)
-    seen = [run.value for run in runs if run.ended and run.value is not None and run.measured] + ([] if cap is None else [cap])
+    seen = [run.value for run in runs if run.ended and run.value is not None and run.measured] + (
+        [] if cap is None else [cap]
+    )
     worst = float(worse(seen)) if seen else None
-    return [replace(run, value=worst, status="diverged", capped=True) if run.diverged else run for run in runs]
+    return [
+        replace(run, value=worst, status="diverged", capped=True) if run.diverged else run
+        for run in runs
+    ]
 
 
 @dataclass
@@ -93,7 +106,9 @@ class Table:
 
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     bad: dict[str, set[int]] = field(default_factory=dict)  # diverged or stuck
-    capped: dict[str, set[int]] = field(default_factory=dict)  # of those, at a value that is not their own
+    capped: dict[str, set[int]] = field(
+        default_factory=dict
+    )  # of those, at a value that is not their own
     missing: dict[str, Counter[str]] = field(default_factory=dict)
     note: str | None = None  # of those that are bad
 
@@ -115,8 +130,10 @@ def tabulate(outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bo
     if not runs:
         raise ZooError("no runs: there is nothing to compare")
     if lost := sorted({run.arm for run in runs if run.diverged and run.value is None}):
-        raise ZooError(f"every run diverged ({', '.join(lost)}), and no value is known that would count for them: give cap, the"
-                       " loss of the unigram model")
+        raise ZooError(
+            f"every run diverged ({', '.join(lost)}), and no value is known that would count for them: give cap, the"
+            " loss of the unigram model"
+        )
     return arranged(runs, cap)
 
 
@@ -126,7 +143,10 @@ def arranged(runs: Iterable[Outcome], cap: float | None) -> Table:
     table = Table(note=footnote(known, cap))
     for run in known:
         values, bad = table.values.setdefault(run.arm, {}), table.bad.setdefault(run.arm, set())
-        capped, missing = table.capped.setdefault(run.arm, set()), table.missing.setdefault(run.arm, Counter())
+        capped, missing = (
+            table.capped.setdefault(run.arm, set()),
+            table.missing.setdefault(run.arm, Counter()),
+        )
         if not run.ended:
             missing[run.status] += 1
         elif run.seed in values:
@@ -148,7 +168,9 @@ def footnote(runs: Sequence[Outcome], cap: float | None) -> str | None:
     sentences = []
     if stuck:
         level = f"at the unigram level ({shown(cap)}), or at its own value where that is worse"
-        sentences.append(f"{_counts(stuck)} stuck, no better than the tokens' frequencies: each counts {level}")
+        sentences.append(
+            f"{_counts(stuck)} stuck, no better than the tokens' frequencies: each counts {level}"
+        )
     if diverged:
         value = next(run.value for run in bad if run.diverged)
         counted = "" if value is None else f": each counts at {shown(value)}, {_source(value, cap)}"

@@ -72,20 +72,28 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def heading(title: str, question: str) -> str:
-    return f"<h1>{escape(title)}</h1>" + (f'<p class="question">{escape(question)}</p>' if question else "")
+    return f"<h1>{escape(title)}</h1>" + (
+        f'<p class="question">{escape(question)}</p>' if question else ""
+    )
 
 
 def conclusions(sentences: Sequence[tuple[str, str]]) -> str:
     """(verdict, sentence) of each arm; of many, those that say nothing yet are folded away."""
     if len(sentences) > UNFOLDED:
-        first = [told for told in sentences if told[0] in ("better", "worse", "equivalent")][:UNFOLDED]
+        first = [told for told in sentences if told[0] in ("better", "worse", "equivalent")][
+            :UNFOLDED
+        ]
         rest = [told for told in sentences if told not in first]
-        return conclusions(first) + hidden(f"{'The other' if first else 'All'} {len(rest)} arms", _list(rest))
+        return conclusions(first) + hidden(
+            f"{'The other' if first else 'All'} {len(rest)} arms", _list(rest)
+        )
     return _list(sentences)
 
 
 def _list(sentences: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f'<li class="{escape(verdict)}">{broken(sentence)}</li>' for verdict, sentence in sentences)
+    items = "".join(
+        f'<li class="{escape(verdict)}">{broken(sentence)}</li>' for verdict, sentence in sentences
+    )
     return f'<ul class="conclusions">{items}</ul>'
 
 
@@ -110,12 +118,18 @@ def broken(cell: str) -> str:
 
 def table(told: Table) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in told.columns)
-    body = "".join("<tr>" + "".join(f"<td>{broken(cell)}</td>" for cell in row) + "</tr>" for row in told.rows)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{broken(cell)}</td>" for cell in row) + "</tr>" for row in told.rows
+    )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def remarks(lines: Sequence[str]) -> str:
-    return '<ul class="remarks">' + "".join(f"<li>{broken(line)}</li>" for line in lines) + "</ul>" if lines else ""
+    return (
+        '<ul class="remarks">' + "".join(f"<li>{broken(line)}</li>" for line in lines) + "</ul>"
+        if lines
+        else ""
+    )
 
 
 def text(content: str) -> str:

@@ -23,9 +23,20 @@ from zoo.metrics import Metric
 from zoo.registry import ZooError, did_you_mean
 from zoo.storage import read_json
 
-PENDING = ("missing", "waiting", "running", "interrupted")  # with which the study's line goes on; what failed has ended
-MUST_AGREE = {"data": "the data's fingerprint", "tokenizer": "the tokenizer", "over": "what their loss is over"}
-READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where yaml was built with it
+PENDING = (
+    "missing",
+    "waiting",
+    "running",
+    "interrupted",
+)  # with which the study's line goes on; what failed has ended
+MUST_AGREE = {
+    "data": "the data's fingerprint",
+    "tokenizer": "the tokenizer",
+    "over": "what their loss is over",
+}
+READER = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # ten times as fast, where yaml was built with it
 NOTED = {"git_sha": "version of the code", "versions": "packages", "host": "machine"}
 
 
@@ -50,7 +61,14 @@ class Run:
     def config(self) -> dict[str, Any]:
         try:
             content = yaml.load((self.folder / "config.yaml").read_text(encoding="utf-8"), READER)
-        except (OSError, ValueError, TypeError, OverflowError, RecursionError, yaml.YAMLError):  # PyYAML's own, for odd dates
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+            yaml.YAMLError,
+        ):  # PyYAML's own, for odd dates
             return {}
         nodes = content.items() if isinstance(content, dict) else ()
         return {str(key): node for key, node in nodes if isinstance(node, dict)}
@@ -61,7 +79,11 @@ class Run:
             with (self.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
                 names, *rows = csv.reader(file)
             step, at = names.index("step"), names.index(metric)
-            told = [(metrics.number(int(row[step])), float(row[at])) for row in rows if len(row) > max(at, step) and row[at]]
+            told = [
+                (metrics.number(int(row[step])), float(row[at]))
+                for row in rows
+                if len(row) > max(at, step) and row[at]
+            ]
             found = [(number, value) for number, value in told if number is not None]
         except (OSError, ValueError, csv.Error):
             found = []
@@ -80,13 +102,26 @@ class Run:
     def _evaluated(self, what: str) -> Array | None:
         try:
             with np.load(self.folder / "evaluation.npz", allow_pickle=False) as file:
-                nats, tokens = (np.asarray(file[f"{what}_{unit}"], float) for unit in ("nats", "tokens"))
+                nats, tokens = (
+                    np.asarray(file[f"{what}_{unit}"], float) for unit in ("nats", "tokens")
+                )
                 if nats.ndim != 1 or nats.shape != tokens.shape:
                     return None
-                if not np.isfinite(nats).all():  # it diverged, and a mean over the rest would not be its own
+                if not np.isfinite(
+                    nats
+                ).all():  # it diverged, and a mean over the rest would not be its own
                     return None
                 return np.divide(nats, tokens, out=np.full(nats.shape, np.nan), where=tokens > 0)
-        except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error):
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            EOFError,
+            TypeError,
+            AttributeError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ):
             return None
 
     @property
@@ -128,7 +163,9 @@ class Results:
     @property
     def levels(self) -> dict[str, dict[str, str]]:
         """Of each arm, the choice of each factor of the design."""
-        return {arm["name"]: arm.get("levels") or {} for arm in self.plan["arms"]} if self.plan else {}
+        return (
+            {arm["name"]: arm.get("levels") or {} for arm in self.plan["arms"]} if self.plan else {}
+        )
 
     def of(self, arm: str) -> list[Run]:
         return [run for run in self.runs if run.arm == arm]
@@ -145,7 +182,9 @@ class Results:
 
     def outcomes(self) -> list[Outcome]:
         """How each run ended, in the order of the runs, with the value that it counts as."""
-        found = [outcomes.outcome(run.arm, run.seed, run.summary, self.measure) for run in self.runs]
+        found = [
+            outcomes.outcome(run.arm, run.seed, run.summary, self.measure) for run in self.runs
+        ]
         return outcomes.settled(found, self.cap, self.measure.lower_is_better)
 
     @cached_property
@@ -161,10 +200,14 @@ def load(folder: Path) -> Results:
         found = Results(folder, list(_planned(folder, plan)), plan)
     else:
         found = Results(folder, list(_swept(folder)))
-        found.notes.append("No study planned these runs: neither the question, the number of seeds nor a margin was fixed"
-                           " before them, so that what looks like a finding may be the best of many looks: a hint for a study.")
+        found.notes.append(
+            "No study planned these runs: neither the question, the number of seeds nor a margin was fixed"
+            " before them, so that what looks like a finding may be the best of many looks: a hint for a study."
+        )
     if not found.runs:
-        raise ZooError(f"no run below {folder}: give a sweep's or a study's folder, whose jobs hold a summary.json each")
+        raise ZooError(
+            f"no run below {folder}: give a sweep's or a study's folder, whose jobs hold a summary.json each"
+        )
     finished = [run for run in found.runs if run.status == "finished"]
     if finished and not any(found.metric in (run.summary.get("metrics") or {}) for run in finished):
         known = sorted({name for run in finished for name in run.summary.get("metrics") or {}})
@@ -184,8 +227,10 @@ def _planned(folder: Path, plan: Mapping[str, Any]) -> Iterator[Run]:
         arms = {str(arm["name"]): str(arm.get("folder", arm["name"])) for arm in plan["arms"]}
         seeds = [int(seed) for seed in plan["study"]["seeds"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ZooError(f"{folder / 'study.json'} is damaged: bring it back, or move it away and run the study's command"
-                       " again, which writes it anew and says so") from error
+        raise ZooError(
+            f"{folder / 'study.json'} is damaged: bring it back, or move it away and run the study's command"
+            " again, which writes it anew and says so"
+        ) from error
     for arm, below in arms.items():
         for seed in seeds:
             place = folder / below / f"seed_{seed}"
@@ -197,7 +242,10 @@ def _swept(folder: Path) -> Iterator[Run]:
     found = [(path.parent, _summary(path.parent)) for path in folder.glob("*/summary.json")]
     found.sort(key=lambda run: (len(run[0].name), run[0].name))
     told = [[str(word) for word in summary.get("overrides") or []] for _, summary in found]
-    told = [[word for word in words if not word.startswith(("seed=", "hydra.", "resume="))] for words in told]
+    told = [
+        [word for word in words if not word.startswith(("seed=", "hydra.", "resume="))]
+        for words in told
+    ]
     known = [set(words) for words, (_, summary) in zip(told, found, strict=True) if summary]
     shared = set.intersection(*known) if len(set(map(tuple, told))) > 1 and known else set()
     seen: dict[str, Counter[int]] = defaultdict(Counter)
@@ -207,7 +255,9 @@ def _swept(folder: Path) -> Iterator[Run]:
         seed = seed if isinstance(seed, int) else -1 - seen[arm][-1]
         seen[arm][seed] += 1
         if seen[arm][seed] > 1:
-            raise ZooError(f"{place} repeats seed {seed} of {arm}: a run counts once, move one of them away")
+            raise ZooError(
+                f"{place} repeats seed {seed} of {arm}: a run counts once, move one of them away"
+            )
         yield Run(arm, seed, place, summary)
 
 
@@ -218,26 +268,39 @@ def _remarks(found: Results) -> list[str]:
     for what, name in MUST_AGREE.items():
         kinds = defaultdict(set)
         for run in ended:
-            kind = {"data": (run.summary.get("data") or {}).get("fingerprint"),
-                    "tokenizer": repr(run.config["tokenizer"]) if "tokenizer" in run.config else None,
-                    "over": str(run.summary["over"] or "the whole text") if "over" in run.summary else None}[what]
+            kind = {
+                "data": (run.summary.get("data") or {}).get("fingerprint"),
+                "tokenizer": repr(run.config["tokenizer"]) if "tokenizer" in run.config else None,
+                "over": str(run.summary["over"] or "the whole text")
+                if "over" in run.summary
+                else None,
+            }[what]
             if kind is not None:
                 kinds[kind].add(run.arm)
         if len(kinds) > 1:
             groups = "; ".join(", ".join(sorted(arms)[:3]) for arms in kinds.values())
-            raise ZooError(f"the runs differ in {name} ({groups}): their losses are of different things, not to be compared")
+            raise ZooError(
+                f"the runs differ in {name} ({groups}): their losses are of different things, not to be compared"
+            )
     for what, name in NOTED.items():
         kinds_ = {repr(run.summary.get(what)) for run in ended if run.summary.get(what) is not None}
         if len(kinds_) > 1:
             told.append(f"Not all runs are of one {name}: {len(kinds_)} are seen.")
-    odd = [f"{run.folder.relative_to(found.folder)}: {', '.join(names)}" for run in found.runs
-           if (names := list(foreign.misshapen(read_json(run.folder / "summary.json"))))]
+    odd = [
+        f"{run.folder.relative_to(found.folder)}: {', '.join(names)}"
+        for run in found.runs
+        if (names := list(foreign.misshapen(read_json(run.folder / "summary.json"))))
+    ]
     if odd:
         more = f"; and {len(odd) - 3} more" if len(odd) > 3 else ""
-        told.append(f"Not read, as it is of another kind than a run writes there: {'; '.join(odd[:3])}{more}.")
+        told.append(
+            f"Not read, as it is of another kind than a run writes there: {'; '.join(odd[:3])}{more}."
+        )
     states = Counter(run.status for run in found.runs)
     for state, number in states.items():
         if state not in SETTLED:
-            told.append(f"{number} of {len(found.runs)} runs: {'no summary that can be read' if state == 'missing' else state};"
-                        " they count nowhere.")
+            told.append(
+                f"{number} of {len(found.runs)} runs: {'no summary that can be read' if state == 'missing' else state};"
+                " they count nowhere."
+            )
     return told

@@ -67,7 +67,9 @@ def main() -> None:
 
     only = _plan_only(words.given("plan_only", arguments.overrides))
     for word in arguments.overrides:
-        if word.split("=", 1)[0] in (*KEYS, *studies.names()) and not word.startswith(("plan_only=", "seed=")):
+        if word.split("=", 1)[0] in (*KEYS, *studies.names()) and not word.startswith(
+            ("plan_only=", "seed=")
+        ):
             raise ZooError(f"{word} is about a study: give study=NAME or study=FILE.yaml beside it")
     sys.argv[1:] = [word for word in sys.argv[1:] if not word.startswith("plan_only=")]
     folder = words.given("hydra.sweep.dir", arguments.overrides)
@@ -75,7 +77,9 @@ def main() -> None:
         folder = f"runs/sweep_{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
         sys.argv.append(f"hydra.sweep.dir={folder}")
     if (Path(folder) / "study.json").exists():
-        raise ZooError(f"{folder} holds a study, whose report a sweep would not be in: choose another hydra.sweep.dir")
+        raise ZooError(
+            f"{folder} holds a study, whose report a sweep would not be in: choose another hydra.sweep.dir"
+        )
     sys.argv[1:1] = [] if arguments.multirun else ["-m"]
     arguments = train.asked()
     train.prepare(arguments)
@@ -103,7 +107,9 @@ def study(arguments: Namespace) -> int:
     accepted = told.pop("accept", None)
     only = _plan_only(told.pop("plan_only", None))
     place = Path(arguments.config_dir).resolve() if arguments.config_dir else None
-    loaded = studies.load(name, {key: studies.value(value) for key, value in told.items()}, [place] if place else [])
+    loaded = studies.load(
+        name, {key: studies.value(value) for key, value in told.items()}, [place] if place else []
+    )
     loaded = replace(loaded, common=studies.merged(loaded.common, common))
     console, notes = tables.console(), list[str]()
     extra = [f"hydra.searchpath=[file://{place}]"] if place else []
@@ -119,7 +125,11 @@ def study(arguments: Namespace) -> int:
     if sweep is not None:
         again = [word for word in arguments.overrides if not word.startswith(ASKS)]
         agents.write(planned, [*again, *flags], Path(sweep))
-        console.print(Text(f"wandb sweep {shlex.quote(sweep)} makes a sweep of it, whose agents run the study"))
+        console.print(
+            Text(
+                f"wandb sweep {shlex.quote(sweep)} makes a sweep of it, whose agents run the study"
+            )
+        )
     if only or sweep is not None:
         return 0
     if not any(word.startswith("hydra/launcher=") for word in hydra):  # else other machines run it
@@ -131,9 +141,19 @@ def study(arguments: Namespace) -> int:
         failed = execution.execute(one, hydra, flags)
     except (SystemExit, KeyboardInterrupt) as stop:
         console.print(Text("\nstopped; the same line goes on with what is left"))
-        return train.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else stop.code if isinstance(stop.code, int) else 1
+        return (
+            train.INTERRUPTED
+            if isinstance(stop, KeyboardInterrupt)
+            else stop.code
+            if isinstance(stop.code, int)
+            else 1
+        )
     if failed:
-        console.print(Text(f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"))
+        console.print(
+            Text(
+                f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"
+            )
+        )
     if one is not planned:  # the study's own line, once more, ends with the report
         return int(failed > 0)
     if accepted is not None:
@@ -165,18 +185,30 @@ def _show_sweep(arguments: Namespace) -> None:
     for told, config in jobs:
         cost = measured(config)
         run = " ".join(word for word in told if not word.startswith("hydra."))
-        table.add_row(Text(run), *(f"{cost[unit]:,}" for unit in ("parameters", "flops_per_token", "tokens")))
+        table.add_row(
+            Text(run), *(f"{cost[unit]:,}" for unit in ("parameters", "flops_per_token", "tokens"))
+        )
     tables.show(table)
-    tables.console().print(Text(f"{len(jobs)} runs, of which none has begun. No study plans them: with study=NAME, seeds,"
-                                " margin and power are fixed before."))
+    tables.console().print(
+        Text(
+            f"{len(jobs)} runs, of which none has begun. No study plans them: with study=NAME, seeds,"
+            " margin and power are fixed before."
+        )
+    )
 
 
 def _help(places: list[Path]) -> str:
     from ablations import study as studies
 
-    found = [studies.load(str(path)) for place in (configuration.CONF, *places) for path in sorted(place.glob("study/*.yaml"))]
+    found = [
+        studies.load(str(path))
+        for place in (configuration.CONF, *places)
+        for path in sorted(place.glob("study/*.yaml"))
+    ]
     keys = textwrap.fill(", ".join(studies.names()), 92, subsequent_indent=" " * 32)
-    return HELP.format(studies="\n".join(f"{study.name:<15} {study.question}" for study in found), keys=keys)
+    return HELP.format(
+        studies="\n".join(f"{study.name:<15} {study.question}" for study in found), keys=keys
+    )
 
 
 def _sorted(overrides: list[str]) -> tuple[dict[str, str], list[str], list[str]]:

@@ -18,12 +18,16 @@ def remarks(results: Results) -> list[str]:
     """Which runs are of another source than the others, and who is not judged for that."""
     told, accepted = list[str](), _accepted(results.folder)
     for module, kinds in differences(results.runs).items():
-        if when := next((entry["time"] for entry in accepted if _covers(entry, module, kinds)), None):
+        if when := next(
+            (entry["time"] for entry in accepted if _covers(entry, module, kinds)), None
+        ):
             told.append(f"{_who(module, kinds)}: accepted ({when}).")
         else:
-            told.append(f"{_who(module, kinds)}: no verdict on the arms that this concerns. Delete the folders of these runs"
-                        " and run them again, or accept the difference by name:"
-                        f" {command('ablations.report', str(results.folder), f'accept={module}')}")
+            told.append(
+                f"{_who(module, kinds)}: no verdict on the arms that this concerns. Delete the folders of these runs"
+                " and run them again, or accept the difference by name:"
+                f" {command('ablations.report', str(results.folder), f'accept={module}')}"
+            )
     ended = [run for run in results.runs if run.status in ENDED]
     unknown = sum(not _files(run) for run in ended)
     if 0 < unknown < len(ended):
@@ -52,8 +56,11 @@ def withheld(results: Results) -> dict[str, list[str]]:
     accepted, found = _accepted(results.folder), dict[str, list[str]]()
     for arm in results.arms:
         both = [run for run in results.runs if run.arm in (arm, results.baseline)]
-        modules = [module for module, kinds in differences(both).items()
-                   if not any(_covers(entry, module, kinds) for entry in accepted)]
+        modules = [
+            module
+            for module, kinds in differences(both).items()
+            if not any(_covers(entry, module, kinds) for entry in accepted)
+        ]
         if modules and arm != results.baseline:
             found[arm] = modules
     return found
@@ -63,10 +70,14 @@ def accept(results: Results, module: str) -> None:
     """Note in accepted.json that somebody takes the runs for comparable though the source of a module differs."""
     found = differences(results.runs)
     if module not in found:
-        raise ZooError(f"accept={module}: no source of this name differs between the runs{did_you_mean(module, found)}")
+        raise ZooError(
+            f"accept={module}: no source of this name differs between the runs{did_you_mean(module, found)}"
+        )
     now = datetime.now(UTC).isoformat(timespec="seconds")
     entry = {"source": module, "time": now, "sha256": sorted(found[module])}
-    storage.write_json(results.folder / "accepted.json", {"accepted": [*_accepted(results.folder), entry]})
+    storage.write_json(
+        results.folder / "accepted.json", {"accepted": [*_accepted(results.folder), entry]}
+    )
 
 
 def _accepted(folder: Path) -> list[dict[str, Any]]:

@@ -29,18 +29,30 @@ def record(plan: Plan) -> list[str]:
         foreseen(plan, before)
         changed = changes(before, plan.study)
         content = before | plan.as_json()
-        now, ended = datetime.now(UTC).isoformat(timespec="seconds"), _ended(plan.folder, before or plan.as_json())
+        now, ended = (
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            _ended(plan.folder, before or plan.as_json()),
+        )
         if not before:
             content["written"] = {"time": now} | ended
         elif changed:
-            content["amendments"] = [*before.get("amendments", []), {"time": now, **ended, "changed": changed}]
+            content["amendments"] = [
+                *before.get("amendments", []),
+                {"time": now, **ended, "changed": changed},
+            ]
         look = {"hash": plan.study.key, "seeds": plan.study.seeds, "time": now} | ended
         looks = before.get("looks", [])
         if look["hash"] not in [known["hash"] for known in looks]:
-            looks = [*looks, look] if ended["ended"] or not looks else [*looks[:-1], look]  # else nobody has seen a result
+            looks = (
+                [*looks, look] if ended["ended"] or not looks else [*looks[:-1], look]
+            )  # else nobody has seen a result
         content["looks"] = looks
         storage.write_json(plan.folder / "study.json", content)
-    return [f"look {len(looks)} at this folder: the report halves α for each"] if len(looks) > 1 else []
+    return (
+        [f"look {len(looks)} at this folder: the report halves α for each"]
+        if len(looks) > 1
+        else []
+    )
 
 
 @contextlib.contextmanager
@@ -58,8 +70,10 @@ def writing(folder: Path) -> Iterator[dict[str, Any]]:
 def read(folder: Path) -> dict[str, Any]:
     content = storage.read_json(folder / "study.json")
     if not content and (folder / "study.json").exists():
-        raise ZooError(f"{folder / 'study.json'} is damaged, and has what was planned before the first run: bring it back, or"
-                       " move it away; then the report says that it was written after the runs")
+        raise ZooError(
+            f"{folder / 'study.json'} is damaged, and has what was planned before the first run: bring it back, or"
+            " move it away; then the report says that it was written after the runs"
+        )
     return content
 
 
@@ -69,15 +83,25 @@ def foreseen(plan: Plan, before: Mapping[str, Any]) -> list[str]:
         return []
     told, known = before.get("study") or {}, {_folder(arm) for arm in before.get("arms") or []}
     if told.get("name") != plan.study.name:
-        raise ZooError(f"{plan.folder} holds study {told.get('name')!r}, and {plan.study.name!r} is another: choose another"
-                       " hydra.sweep.dir")
+        raise ZooError(
+            f"{plan.folder} holds study {told.get('name')!r}, and {plan.study.name!r} is another: choose another"
+            " hydra.sweep.dir"
+        )
     if not known & {arm.folder for arm in plan.arms[1:]}:
-        raise ZooError(f"{plan.folder} holds another study of the name {plan.study.name!r} (arms {listed(sorted(known))}):"
-                       " choose another hydra.sweep.dir, or another name")
+        raise ZooError(
+            f"{plan.folder} holds another study of the name {plan.study.name!r} (arms {listed(sorted(known))}):"
+            " choose another hydra.sweep.dir, or another name"
+        )
     changed = changes(before, plan.study)
     ended = _ended(plan.folder, before)
-    return [f"the specification is amended after {ended['ended']} of {ended['runs']} runs, which the report says:"
-            f" {_said(changed)}"] if changed else []
+    return (
+        [
+            f"the specification is amended after {ended['ended']} of {ended['runs']} runs, which the report says:"
+            f" {_said(changed)}"
+        ]
+        if changed
+        else []
+    )
 
 
 def changes(before: Mapping[str, Any], study: Study) -> dict[str, list[Any]]:
@@ -85,10 +109,14 @@ def changes(before: Mapping[str, Any], study: Study) -> dict[str, list[Any]]:
     if not before:
         return {}
     was = {key: before["study"].get(key, value) for key, value in asdict(Study(study.name)).items()}
-    return dict(_different(studies.plain(was), studies.plain(json.loads(json.dumps(asdict(study))))))
+    return dict(
+        _different(studies.plain(was), studies.plain(json.loads(json.dumps(asdict(study)))))
+    )
 
 
-def _different(was: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, list[Any]]]:
+def _different(
+    was: Mapping[str, Any], now: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, list[Any]]]:
     for key in dict.fromkeys([*was, *now]):
         one, two = was.get(key), now.get(key)
         if isinstance(one, Mapping) and isinstance(two, Mapping):
@@ -105,13 +133,21 @@ def _folder(arm: Mapping[str, Any]) -> str:
 
 def _ended(folder: Path, told: Mapping[str, Any]) -> dict[str, int]:
     """How many of the runs of a specification have ended, of how many."""
-    places = [folder / _folder(arm) / f"seed_{seed}" for arm in told["arms"] for seed in told["study"]["seeds"]]
-    ended = sum(storage.read_json(place / "summary.json").get("status") in ENDED for place in places)
+    places = [
+        folder / _folder(arm) / f"seed_{seed}"
+        for arm in told["arms"]
+        for seed in told["study"]["seeds"]
+    ]
+    ended = sum(
+        storage.read_json(place / "summary.json").get("status") in ENDED for place in places
+    )
     return {"ended": ended, "runs": len(places)}
 
 
 def _said(changed: Mapping[str, Sequence[Any]]) -> str:
-    return "; ".join(f"{key} from {_value(was)} to {_value(now)}" for key, (was, now) in changed.items())
+    return "; ".join(
+        f"{key} from {_value(was)} to {_value(now)}" for key, (was, now) in changed.items()
+    )
 
 
 def _value(value: Any) -> str:
@@ -137,10 +173,16 @@ def remarks(plan: Mapping[str, Any]) -> list[str]:
     """What a reader must know of how a specification came to be as it is."""
     told, written = list[str](), plan.get("written") or {"ended": 0}
     if written["ended"]:
-        told.append(f"The specification was written after {written['ended']} of {written['runs']} runs had ended"
-                    f" ({written['time']}): it predicts nothing of these.")
+        told.append(
+            f"The specification was written after {written['ended']} of {written['runs']} runs had ended"
+            f" ({written['time']}): it predicts nothing of these."
+        )
     for change in plan.get("amendments") or []:
-        told.append(f"Amended after {change['ended']} of {change['runs']} runs ({change['time']}): {_said(change['changed'])}.")
+        told.append(
+            f"Amended after {change['ended']} of {change['runs']} runs ({change['time']}): {_said(change['changed'])}."
+        )
     if plan.get("version") == studies.HASHING and studies.hashed(plan["study"]) != plan.get("hash"):
-        told.append("study.json was changed by hand: its hash is not that of the specification in it.")
+        told.append(
+            "study.json was changed by hand: its hash is not that of the specification in it."
+        )
     return told

@@ -25,12 +25,30 @@ from zoo.words import split, typed
 
 DESIGNS = ("one_at_a_time", "leave_one_out", "ladder", "factorial", "fractional", "arms")
 BUDGETS = ("params", "active", "flops", "tokens", "seconds", "none")
-UNITS = {"params": "parameters", "active": "active", "flops": "training_flops", "tokens": "tokens"}  # of those solved for
+UNITS = {
+    "params": "parameters",
+    "active": "active",
+    "flops": "training_flops",
+    "tokens": "tokens",
+}  # of those solved for
 TOLERANCE = 0.01  # by which matched budgets may differ
 VERDICTS = ("better", "worse", "equivalent", "inconclusive")
 HASHING = 2  # how the hash is made: 1 (the key of today) was over neither expectations and sd nor the question
-KEYED = ("baseline", "common", "factors", "arms", "design", "constraints", "pairs", "seeds", "match", "match_by", "tune",
-         "metric", "margin")  # in this order: studies of years ago keep their folders
+KEYED = (
+    "baseline",
+    "common",
+    "factors",
+    "arms",
+    "design",
+    "constraints",
+    "pairs",
+    "seeds",
+    "match",
+    "match_by",
+    "tune",
+    "metric",
+    "margin",
+)  # in this order: studies of years ago keep their folders
 Choices = dict[str, list[str]]  # the name of each choice, and the words that make it
 
 
@@ -50,14 +68,22 @@ class Study:
     question: str = ""
     baseline: list[str] = field(default_factory=list)  # what the first arm is made of
     common: list[str] = field(default_factory=list)  # what every run is told: its length, its data
-    factors: dict[str, Choices] = field(default_factory=dict)  # the first choice of each is the baseline's
-    arms: Choices = field(default_factory=dict)  # for design=arms: each by itself, the first being the baseline
+    factors: dict[str, Choices] = field(
+        default_factory=dict
+    )  # the first choice of each is the baseline's
+    arms: Choices = field(
+        default_factory=dict
+    )  # for design=arms: each by itself, the first being the baseline
     design: str = "one_at_a_time"
     constraints: list[list[str]] = field(default_factory=list)  # words that may not meet in an arm
-    pairs: list[list[str]] = field(default_factory=list)  # factors that vary together, choice by choice
+    pairs: list[list[str]] = field(
+        default_factory=list
+    )  # factors that vary together, choice by choice
     seeds: list[int] = field(default_factory=lambda: list(range(5)))
     match: str = "params"
-    match_by: list[str] = field(default_factory=list)  # the options that may be solved for, the first that an arm has
+    match_by: list[str] = field(
+        default_factory=list
+    )  # the options that may be solved for, the first that an arm has
     tune: Tune | None = None
     metric: str = "val/loss"
     margin: float | None = None  # differences smaller than this do not matter
@@ -81,7 +107,13 @@ class Study:
 def hashed(told: Mapping[str, Any]) -> str:
     """The hash of a specification: all but `about`, which no report shows, and what it leaves empty, so that a key of a study
     that is new one day leaves the hashes of those without it."""
-    return _digest({name: value for name, value in plain(told).items() if name != "about" and value not in (None, "", [], {})})
+    return _digest(
+        {
+            name: value
+            for name, value in plain(told).items()
+            if name != "about" and value not in (None, "", [], {})
+        }
+    )
 
 
 def _digest(told: Mapping[str, Any]) -> str:
@@ -90,7 +122,10 @@ def _digest(told: Mapping[str, Any]) -> str:
 
 def plain(told: Mapping[str, Any]) -> dict[str, Any]:
     """A specification without the words that change no result, as where its runs are logged."""
-    return {**told, "common": [word for word in told.get("common") or [] if not word.startswith(FREE)]}
+    return {
+        **told,
+        "common": [word for word in told.get("common") or [] if not word.startswith(FREE)],
+    }
 
 
 def names() -> list[str]:
@@ -101,7 +136,11 @@ def load(name: str, changes: Mapping[str, Any] | None = None, places: Iterable[P
     """The study of this name (or this file), with the changes that a command line makes to it."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        found = {path.stem: path for place in (CONF, *places) for path in sorted((place / "study").glob("*.yaml"))}
+        found = {
+            path.stem: path
+            for place in (CONF, *places)
+            for path in sorted((place / "study").glob("*.yaml"))
+        }
         if name not in found:
             raise ZooError(f"no study {name!r}{did_you_mean(name, found)}")
         path = found[name]
@@ -127,20 +166,31 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(keys) < len(node.value):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be a word", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be a word", node.start_mark
+            )
         if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{twice[0]!r} is there twice", node.start_mark
+            )
         self.flatten_mapping(node)
-        return {key.value: value.value if key.value == "name" and isinstance(value, yaml.ScalarNode)
-                else self.construct_object(value, deep) for key, value in node.value}
+        return {
+            key.value: value.value
+            if key.value == "name" and isinstance(value, yaml.ScalarNode)
+            else self.construct_object(value, deep)
+            for key, value in node.value
+        }
 
 
 for tag, pattern, first in (
     ("null", r"|~|null|Null|NULL", ["", "~", "n", "N"]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+|\.[0-9]+[eE][-+]?[0-9]+)|[-+]?\.(inf|Inf|INF)",
-     list("-+.0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+|\.[0-9]+[eE][-+]?[0-9]+)|[-+]?\.(inf|Inf|INF)",
+        list("-+.0123456789"),
+    ),
     ("merge", "<<", ["<"]),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^({pattern})$"), first)
@@ -166,14 +216,20 @@ def parse(content: Mapping[str, Any]) -> Study:
     for key, known in (("design", DESIGNS), ("match", BUDGETS)):
         read[key] = str(read.get(key, getattr(Study, key))).lower()  # YAML's null and none
         if read[key] not in known:
-            raise ZooError(f"study: {key}={read[key]}: no such {key}{did_you_mean(read[key], known)}")
+            raise ZooError(
+                f"study: {key}={read[key]}: no such {key}{did_you_mean(read[key], known)}"
+            )
     metrics.of(read.get("metric", Study.metric))
     if "match" in content and content["match"] is None:
         read["match"] = "none"
     for key in ("baseline", "common"):
         read[key] = _words(read.get(key, []), key)
-    read["factors"] = {name: choices(told, f"factors.{name}") for name, told in _mapping(read, "factors").items()}
-    read["arms"] = {name: _words(told, f"arms.{name}") for name, told in _mapping(read, "arms").items()}
+    read["factors"] = {
+        name: choices(told, f"factors.{name}") for name, told in _mapping(read, "factors").items()
+    }
+    read["arms"] = {
+        name: _words(told, f"arms.{name}") for name, told in _mapping(read, "arms").items()
+    }
     read["constraints"] = [_words(told, "constraints") for told in _list(read, "constraints")]
     read["pairs"] = [_pair(told, read["factors"]) for told in _list(read, "pairs")]
     twice = [name for pair in read["pairs"] for name in pair]
@@ -181,21 +237,31 @@ def parse(content: Mapping[str, Any]) -> Study:
         raise ZooError(f"study: pairs: a factor varies together with others once: {read['pairs']}")
     unused = "factors" if read["design"] == "arms" else "arms"
     if read[unused]:
-        raise ZooError(f"study: design={read['design']} makes nothing of {unused}: leave them out"
-                       + ", or say design: arms" * (unused == "arms"))
-    read["match_by"] = [read["match_by"]] if isinstance(read.get("match_by"), str) else _list(read, "match_by")
+        raise ZooError(
+            f"study: design={read['design']} makes nothing of {unused}: leave them out"
+            + ", or say design: arms" * (unused == "arms")
+        )
+    read["match_by"] = (
+        [read["match_by"]] if isinstance(read.get("match_by"), str) else _list(read, "match_by")
+    )
     if "seeds" in read:
         read["seeds"] = seeds(read["seeds"], "seeds")
     if "tune" in read:
         read["tune"] = _tune(_mapping(read, "tune"))
     for key in ("margin", "sd"):
         if key in read:
-            if isinstance(read[key], bool) or not isinstance(read[key], int | float) or not 0 < read[key] < math.inf:
+            if (
+                isinstance(read[key], bool)
+                or not isinstance(read[key], int | float)
+                or not 0 < read[key] < math.inf
+            ):
                 raise ZooError(f"study: {key} must be a number above 0, not {read[key]!r}")
             read[key] = float(read[key])
     for arm, verdict in _mapping(read, "expected").items():
         if verdict not in VERDICTS:
-            raise ZooError(f"study: expected.{arm}: no such verdict {verdict!r}{did_you_mean(str(verdict), VERDICTS)}")
+            raise ZooError(
+                f"study: expected.{arm}: no such verdict {verdict!r}{did_you_mean(str(verdict), VERDICTS)}"
+            )
     return Study(**read)
 
 
@@ -217,8 +283,14 @@ def choices(told: Any, where: str) -> Choices:
 def seeds(told: Any, where: str) -> list[int]:
     """How many, or which."""
     found = list(range(told)) if type(told) is int and told > 0 else told
-    if not isinstance(found, list) or not found or any(type(seed) is not int or seed < 0 for seed in found):
-        raise ZooError(f"study: {where} must be how many, or a list of whole numbers from 0, not {told!r}")
+    if (
+        not isinstance(found, list)
+        or not found
+        or any(type(seed) is not int or seed < 0 for seed in found)
+    ):
+        raise ZooError(
+            f"study: {where} must be how many, or a list of whole numbers from 0, not {told!r}"
+        )
     if len(set(found)) < len(found):
         raise ZooError(f"study: {where} has a seed twice: {found}")
     return found
@@ -247,7 +319,10 @@ def _words(told: Any, where: str) -> list[str]:
         if "=" not in word:
             raise ZooError(f"study: {where}: {word!r} is not a word like norm=rms")
         if word.startswith(("seed=", "hydra", "resume=")):
-            raise ZooError(f"study: {where}: {word} is the study's own to say" + " (seeds: [...])" * word.startswith("seed"))
+            raise ZooError(
+                f"study: {where}: {word} is the study's own to say"
+                + " (seeds: [...])" * word.startswith("seed")
+            )
     return words
 
 
@@ -273,7 +348,9 @@ def _pair(told: Any, factors: Mapping[str, Choices]) -> list[str]:
             raise ZooError(f"study: pairs: no factor {name!r}{did_you_mean(str(name), factors)}")
     if len({len(factors[name]) for name in told}) > 1:
         counts = ", ".join(f"{name} has {len(factors[name])}" for name in told)
-        raise ZooError(f"study: pairs: {counts} choices, and factors that vary together need as many")
+        raise ZooError(
+            f"study: pairs: {counts} choices, and factors that vary together need as many"
+        )
     return told
 
 
@@ -282,9 +359,14 @@ def _tune(told: dict[str, Any]) -> Tune:
     for key in told:
         if key not in known:
             raise ZooError(f"study: tune has no {key!r}{did_you_mean(key, known)}")
-    grid = {key: values if isinstance(values, list) else [values] for key, values in _mapping(told, "grid").items()}
+    grid = {
+        key: values if isinstance(values, list) else [values]
+        for key, values in _mapping(told, "grid").items()
+    }
     if not grid or not all(grid.values()) or not all("." in key for key in grid):
-        raise ZooError("study: tune.grid must name options and their values, as in `grid: {optim.lr: [1e-3, 3e-3]}`")
+        raise ZooError(
+            "study: tune.grid must name options and their values, as in `grid: {optim.lr: [1e-3, 3e-3]}`"
+        )
     for key, values in grid.items():
         if twice := [value for number, value in enumerate(values) if value in values[:number]]:
             raise ZooError(f"study: tune.grid.{key} has {twice[0]!r} twice: leave one out")

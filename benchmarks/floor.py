@@ -19,7 +19,9 @@ Batch = dict[str, Tensor]
 
 def taken(model: torch.nn.Module) -> Weights:
     """A copy of a model's weights, to be trained."""
-    return {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
+    return {
+        name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()
+    }
 
 
 def layers(weights: Weights, stack: str, *names: str) -> list[list[Tensor]]:
@@ -51,7 +53,10 @@ class Kept:
     """Keys and values of the tokens so far, in buffers made before the first."""
 
     def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.length, self.pairs = 0, [(torch.empty(shape), torch.empty(shape)) for _ in range(count)]
+        self.length, self.pairs = (
+            0,
+            [(torch.empty(shape), torch.empty(shape)) for _ in range(count)],
+        )
 
     def add(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         end, (keys, values) = self.length + k.shape[2], self.pairs[layer]
@@ -61,17 +66,31 @@ class Kept:
 
 def gpt(weights: Weights, heads: int) -> Callable[..., Tensor]:
     """Pre-norm, learned positions, no biases, exact GELU, tied head."""
-    embed, places, last = weights["embed.weight"], weights["stack.positions.0.weight"], weights["stack.norm.weight"]
+    embed, places, last = (
+        weights["embed.weight"],
+        weights["stack.positions.0.weight"],
+        weights["stack.norm.weight"],
+    )
     dim = embed.shape[1]
-    blocks = layers(weights, "stack", "attn.norm.weight", "attn.sublayer.qkv.weight", "attn.sublayer.out.weight",
-                    "ffn.norm.weight", "ffn.sublayer.up.weight", "ffn.sublayer.out.weight")
+    blocks = layers(
+        weights,
+        "stack",
+        "attn.norm.weight",
+        "attn.sublayer.qkv.weight",
+        "attn.sublayer.out.weight",
+        "ffn.norm.weight",
+        "ffn.sublayer.up.weight",
+        "ffn.sublayer.out.weight",
+    )
 
     def forward(batch: Batch, kept: Kept | None = None) -> Tensor:
         tokens, start = batch["tokens"], kept.length if kept else 0
         size, length = tokens.shape
         x = F.embedding(tokens, embed) + places[start : start + length]
         for layer, (norm1, qkv, out, norm2, up, down) in enumerate(blocks):
-            packed = F.linear(F.layer_norm(x, (dim,), norm1), qkv).view(size, length, 3, heads, dim // heads)
+            packed = F.linear(F.layer_norm(x, (dim,), norm1), qkv).view(
+                size, length, 3, heads, dim // heads
+            )
             q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, D) each
             k, v = kept.add(layer, k, v) if kept else (k, v)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
@@ -91,11 +110,23 @@ def llama(weights: Weights, heads: int, kv_heads: int, length: int) -> Callable[
     dim, width = embed.shape[1], embed.shape[1] // heads
     for number in range(len(layers(weights, "stack", "attn.norm.weight"))):
         name = f"stack.blocks.{number}.ffn.sublayer"
-        both = torch.cat([weights.pop(f"{name}.gate.weight").detach(), weights.pop(f"{name}.up.weight").detach()])
+        both = torch.cat(
+            [weights.pop(f"{name}.gate.weight").detach(), weights.pop(f"{name}.up.weight").detach()]
+        )
         weights[f"{name}.both"] = both.requires_grad_()
-    blocks = layers(weights, "stack", "attn.norm.weight", "attn.sublayer.qkv.weight", "attn.sublayer.out.weight",
-                    "ffn.norm.weight", "ffn.sublayer.both", "ffn.sublayer.out.weight")
-    turns = torch.outer(torch.arange(length).float(), 10_000 ** (-torch.arange(0, width, 2).float() / width))
+    blocks = layers(
+        weights,
+        "stack",
+        "attn.norm.weight",
+        "attn.sublayer.qkv.weight",
+        "attn.sublayer.out.weight",
+        "ffn.norm.weight",
+        "ffn.sublayer.both",
+        "ffn.sublayer.out.weight",
+    )
+    turns = torch.outer(
+        torch.arange(length).float(), 10_000 ** (-torch.arange(0, width, 2).float() / width)
+    )
     cos, sin = torch.cat([turns.cos()] * 2, -1), torch.cat([-turns.sin(), turns.sin()], -1)
 
     def forward(batch: Batch, kept: Kept | None = None) -> Tensor:
@@ -125,8 +156,18 @@ def bert(weights: Weights, heads: int) -> Callable[..., Tensor]:
     """Pre-norm, learned positions, biases, exact GELU, a head with a layer of its own, a padding mask; logits everywhere."""
     w = weights
     dim = w["embed.weight"].shape[1]
-    both = [f"{name}.{kind}" for name in ("attn.norm", "attn.sublayer.qkv", "attn.sublayer.out", "ffn.norm", "ffn.sublayer.up",
-                                          "ffn.sublayer.out") for kind in ("weight", "bias")]
+    both = [
+        f"{name}.{kind}"
+        for name in (
+            "attn.norm",
+            "attn.sublayer.qkv",
+            "attn.sublayer.out",
+            "ffn.norm",
+            "ffn.sublayer.up",
+            "ffn.sublayer.out",
+        )
+        for kind in ("weight", "bias")
+    ]
     blocks = layers(weights, "stack", *both)
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -136,26 +177,43 @@ def bert(weights: Weights, heads: int) -> Callable[..., Tensor]:
         tokens = batch["tokens"]
         size, length = tokens.shape
         mask = batch["padding_mask"][:, None, None, :]
-        x = norm(F.embedding(tokens, w["embed.weight"]) + w["stack.positions.0.weight"][:length], "stack.opening_norm")
+        x = norm(
+            F.embedding(tokens, w["embed.weight"]) + w["stack.positions.0.weight"][:length],
+            "stack.opening_norm",
+        )
         for n1, b1, qkv, b2, out, b3, n2, b4, up, b5, down, b6 in blocks:
-            packed = F.linear(F.layer_norm(x, (dim,), n1, b1), qkv, b2).view(size, length, 3, heads, dim // heads)
+            packed = F.linear(F.layer_norm(x, (dim,), n1, b1), qkv, b2).view(
+                size, length, 3, heads, dim // heads
+            )
             q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
             y = F.scaled_dot_product_attention(q, k, v, mask)
             x = x + F.linear(y.transpose(1, 2).reshape(size, length, dim), out, b3)
             x = x + F.linear(F.gelu(F.linear(F.layer_norm(x, (dim,), n2, b4), up, b5)), down, b6)
-        x = F.gelu(F.linear(norm(x, "stack.norm"), w["head.transform.weight"], w["head.transform.bias"]))
+        x = F.gelu(
+            F.linear(norm(x, "stack.norm"), w["head.transform.weight"], w["head.transform.bias"])
+        )
         return F.linear(norm(x, "head.norm"), w["embed.weight"], w["head.bias"])
 
     return forward
 
 
-def t5(weights: Weights, heads: int, buckets: int = 32, farthest: int = 128) -> Callable[..., Tensor]:
+def t5(
+    weights: Weights, heads: int, buckets: int = 32, farthest: int = 128
+) -> Callable[..., Tensor]:
     """Pre-RMSNorm, learned relative bias, attention by hand, ReLU, no biases, tied head of scaled hidden states."""
     embed, dim = weights["embed.weight"], weights["embed.weight"].shape[1]
     own = ["attn.norm.weight", "attn.sublayer.qkv.weight", "attn.sublayer.out.weight"]
     feed = ["ffn.norm.weight", "ffn.sublayer.up.weight", "ffn.sublayer.out.weight"]
-    other = ["cross.norm.weight", "cross.sublayer.q.weight", "cross.sublayer.kv.weight", "cross.sublayer.out.weight"]
-    encoder, decoder = layers(weights, "encoder", *own, *feed), layers(weights, "decoder", *own, *feed, *other)
+    other = [
+        "cross.norm.weight",
+        "cross.sublayer.q.weight",
+        "cross.sublayer.kv.weight",
+        "cross.sublayer.out.weight",
+    ]
+    encoder, decoder = (
+        layers(weights, "encoder", *own, *feed),
+        layers(weights, "decoder", *own, *feed, *other),
+    )
     tables: dict[tuple[int, bool], Tensor] = {}
 
     def bias(stack: str, length: int, causal: bool) -> Tensor:
@@ -163,11 +221,21 @@ def t5(weights: Weights, heads: int, buckets: int = 32, farthest: int = 128) -> 
             ahead = torch.arange(length) - torch.arange(length)[:, None]
             each = buckets if causal else buckets // 2
             far = -ahead.clamp(max=0) if causal else ahead.abs()
-            large = torch.log(far.clamp(min=1).float() / (each // 2)) / math.log(farthest / (each // 2)) * (each - each // 2)
+            large = (
+                torch.log(far.clamp(min=1).float() / (each // 2))
+                / math.log(farthest / (each // 2))
+                * (each - each // 2)
+            )
             near = torch.where(far < each // 2, far, (each // 2 + large.long()).clamp(max=each - 1))
             tables[length, causal] = near if causal else near + each * (ahead > 0)
-        table = F.embedding(tables[length, causal], weights[f"{stack}.positions.0.weight"]).permute(2, 0, 1)
-        return table.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf) if causal else table
+        table = F.embedding(tables[length, causal], weights[f"{stack}.positions.0.weight"]).permute(
+            2, 0, 1
+        )
+        return (
+            table.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+            if causal
+            else table
+        )
 
     def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
         q, k, v = (heads_of(x, dim // heads) for x in (q, k, v))
@@ -178,15 +246,23 @@ def t5(weights: Weights, heads: int, buckets: int = 32, farthest: int = 128) -> 
         return F.rms_norm(x, (dim,), weight, 1e-6)
 
     def forward(batch: Batch) -> Tensor:
-        x, here = F.embedding(batch["tokens"], embed), bias("encoder", batch["tokens"].shape[1], False)
+        x, here = (
+            F.embedding(batch["tokens"], embed),
+            bias("encoder", batch["tokens"].shape[1], False),
+        )
         for n1, qkv, out, n2, up, down in encoder:
             x = x + attend(*F.linear(norm(x, n1), qkv).chunk(3, -1), here, out)
             x = x + F.linear(F.relu(F.linear(norm(x, n2), up)), down)
-        memory, here = norm(x, weights["encoder.norm.weight"]), bias("decoder", batch["decoder_tokens"].shape[1], True)
+        memory, here = (
+            norm(x, weights["encoder.norm.weight"]),
+            bias("decoder", batch["decoder_tokens"].shape[1], True),
+        )
         x = F.embedding(batch["decoder_tokens"], embed)
         for n1, qkv, out, n2, up, down, n3, to_q, to_kv, to_out in decoder:
             x = x + attend(*F.linear(norm(x, n1), qkv).chunk(3, -1), here, out)
-            x = x + attend(F.linear(norm(x, n3), to_q), *F.linear(memory, to_kv).chunk(2, -1), None, to_out)
+            x = x + attend(
+                F.linear(norm(x, n3), to_q), *F.linear(memory, to_kv).chunk(2, -1), None, to_out
+            )
             x = x + F.linear(F.relu(F.linear(norm(x, n2), up)), down)
         return F.linear(norm(x, weights["decoder.norm.weight"]) * dim**-0.5, embed)
 

@@ -39,8 +39,14 @@ def steps(shape: Shape, device: torch.device, compiled: bool) -> Iterator[tuple[
         mixed = torch.autocast(device.type, torch.bfloat16)(loss)
         return training(torch.compile(mixed) if compiled else mixed, optimiser)
 
-    model, batch = GPT.model(shape), {name: tensor.to(device) for name, tensor in GPT.batch(shape).items()}
-    weights = {name: weight.detach().to(device).requires_grad_() for name, weight in floor.taken(model).items()}
+    model, batch = (
+        GPT.model(shape),
+        {name: tensor.to(device) for name, tensor in GPT.batch(shape).items()},
+    )
+    weights = {
+        name: weight.detach().to(device).requires_grad_()
+        for name, weight in floor.taken(model).items()
+    }
     by_hand = floor.gpt(weights, shape.heads)
     yield "floor", step(lambda: floor.loss(by_hand(batch), batch), floor.adamw(weights, LR))
     model = model.to(device)
@@ -52,7 +58,13 @@ def steps(shape: Shape, device: torch.device, compiled: bool) -> Iterator[tuple[
     except ImportError:
         return
     theirs = peer.model.to(device)
-    yield "transformers", step(lambda: floor.loss(peer.logits(batch), batch), floor.adamw(dict(theirs.named_parameters()), LR))
+    yield (
+        "transformers",
+        step(
+            lambda: floor.loss(peer.logits(batch), batch),
+            floor.adamw(dict(theirs.named_parameters()), LR),
+        ),
+    )
 
 
 def seconds(step: Step, device: torch.device, times: int) -> float:
@@ -74,26 +86,44 @@ def ceiling(device: torch.device, size: int) -> float:
     return 2 * size**3 / min(seconds(product, device, 10) for _ in range(5))
 
 
-def measured(shape: Shape, device: torch.device, *, compiled: bool = True, repeats: int = 9, times: int = 10,
-             size: int = 8192) -> dict[str, Any]:
+def measured(
+    shape: Shape,
+    device: torch.device,
+    *,
+    compiled: bool = True,
+    repeats: int = 9,
+    times: int = 10,
+    size: int = 8192,
+) -> dict[str, Any]:
     """Of each candidate milliseconds, ratio to the floor, tokens a second and FLOP/s; and the ceiling."""
     made = dict(steps(shape, device, compiled))
     losses = {name: [step().item() for _ in range(WARM_UP)] for name, step in made.items()}
     for mine, wanted in zip(losses["zoo"], losses["floor"], strict=True):
         if not abs(mine - wanted) <= TOLERANCE * wanted:
             raise ValueError(f"the zoo's loss is {mine}, and the floor's {wanted}")
-    spent = [{name: seconds(step, device, times) for name, step in made.items()} for _ in range(repeats)]
-    tokens, flops = shape.batch * shape.length, cost.BACKWARD_AND_FORWARD * cost.flops(GPT.model(shape), shape.length)
+    spent = [
+        {name: seconds(step, device, times) for name, step in made.items()} for _ in range(repeats)
+    ]
+    tokens, flops = (
+        shape.batch * shape.length,
+        cost.BACKWARD_AND_FORWARD * cost.flops(GPT.model(shape), shape.length),
+    )
     found: dict[str, Any] = {}
     for name in made:
         median = statistics.median(each[name] for each in spent)
-        found[name] = {"ms": 1e3 * median, "ratio": statistics.median(each[name] / each["floor"] for each in spent),
-                       "tokens_per_second": tokens / median, "flops_per_second": tokens * flops / median}
+        found[name] = {
+            "ms": 1e3 * median,
+            "ratio": statistics.median(each[name] / each["floor"] for each in spent),
+            "tokens_per_second": tokens / median,
+            "flops_per_second": tokens * flops / median,
+        }
     return {"candidates": found, "ceiling": ceiling(device, size)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=(__doc__ or "").split("\n\n")[0]
+    )
     parser.add_argument("--batch", type=int, default=GPT2.batch, help="sequences of 1,024 tokens")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -102,17 +132,29 @@ def main() -> None:
         parser.error("there is no GPU here")
     name = torch.cuda.get_device_name()
     known = hardware.found(name)
-    told = measured(replace(GPT2, batch=asked.batch), torch.device("cuda"), compiled=not asked.eager) | {"device": name}
+    told = measured(
+        replace(GPT2, batch=asked.batch), torch.device("cuda"), compiled=not asked.eager
+    ) | {"device": name}
     if asked.json:
         print(json.dumps(told, indent=2))
         return
-    table = Table(title=f"{name}, torch {torch.__version__}, bfloat16{'' if asked.eager else ', compiled'}", box=None)
+    table = Table(
+        title=f"{name}, torch {torch.__version__}, bfloat16{'' if asked.eager else ', compiled'}",
+        box=None,
+    )
     for heading in ("", "ms a step", "ratio", "tokens/s", "TFLOP/s", "MFU", "of the ceiling"):
         table.add_column(heading, justify="right" if heading else "left")
     for candidate, row in told["candidates"].items():
         speed = row["flops_per_second"]
-        table.add_row(candidate, f"{row['ms']:.1f}", f"{row['ratio']:.3f}", f"{row['tokens_per_second']:,.0f}",
-                      f"{speed / 1e12:.1f}", f"{speed / known.half:.1%}" if known else "", f"{speed / told['ceiling']:.1%}")
+        table.add_row(
+            candidate,
+            f"{row['ms']:.1f}",
+            f"{row['ratio']:.3f}",
+            f"{row['tokens_per_second']:,.0f}",
+            f"{speed / 1e12:.1f}",
+            f"{speed / known.half:.1%}" if known else "",
+            f"{speed / told['ceiling']:.1%}",
+        )
     Console().print(table)
 
 

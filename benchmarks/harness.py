@@ -19,9 +19,18 @@ RUNS = 4  # of a sweep
 
 
 def _made(family: Any, shape: Any) -> tuple[dict[str, Any], Any]:
-    sizes = [f"loader.batch_size={shape.batch}", f"loader.length={shape.length}", f"trainer.max_steps={ENDLESS}",
-             f"trainer.eval_every={ENDLESS}", f"trainer.checkpoint_every={ENDLESS}", "logger=none", "optim.lr=1e-5"]
-    composed = config.compose([f"model={family.words[0]}", *family.words[1:], *shape.words(), *sizes])
+    sizes = [
+        f"loader.batch_size={shape.batch}",
+        f"loader.length={shape.length}",
+        f"trainer.max_steps={ENDLESS}",
+        f"trainer.eval_every={ENDLESS}",
+        f"trainer.checkpoint_every={ENDLESS}",
+        "logger=none",
+        "optim.lr=1e-5",
+    ]
+    composed = config.compose(
+        [f"model={family.words[0]}", *family.words[1:], *shape.words(), *sizes]
+    )
     return composed, models.build(composed)
 
 
@@ -31,7 +40,9 @@ def raw(family: Any, measure: str, shape: Any) -> Callable[[], torch.Tensor]:
     batch = family.batch(shape)
     objective = build("objective", family.objective, build("tokenizer", "byte"), shape.length)
     optimiser = build("optim", composed["optim"], optim.parameter_groups(model))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, build("schedule", composed["schedule"], ENDLESS))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, build("schedule", composed["schedule"], ENDLESS)
+    )
     labels = batch["labels"].numel()
 
     def step() -> torch.Tensor:
@@ -74,7 +85,9 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             watch = Watch(composed["trainer"]["log_every"], ENDLESS)
             last = Last(Path(folder, "last.ckpt"), ENDLESS)
-            trainer = run._trainer(composed, Path(folder), {}, [watch, Streams(0), Paced()], last, 0)
+            trainer = run._trainer(
+                composed, Path(folder), {}, [watch, Streams(0), Paced()], last, 0
+            )
             trainer.fit(module, torch.utils.data.DataLoader(Endless(), batch_size=None))
 
     return Loop(loop)
@@ -85,22 +98,40 @@ def sweep(family: Any, measure: str, shape: Any, *, hydra: bool) -> Callable[[],
     from zoo import run, train
 
     text = Path(__file__).with_name("README.md")
-    words = [f"model={family.words[0]}", *family.words[1:], *shape.words(), "arch.vocab=null", "data=text",
-             f"data.path='{text}'", f"loader.batch_size={shape.batch}", f"loader.length={shape.length}", "logger=none",
-             "trainer.max_steps=200", "trainer.progress=false"]
+    words = [
+        f"model={family.words[0]}",
+        *family.words[1:],
+        *shape.words(),
+        "arch.vocab=null",
+        "data=text",
+        f"data.path='{text}'",
+        f"loader.batch_size={shape.batch}",
+        f"loader.length={shape.length}",
+        "logger=none",
+        "trainer.max_steps=200",
+        "trainer.progress=false",
+    ]
     _silent()
 
     def step() -> torch.Tensor:
         with tempfile.TemporaryDirectory() as folder:
             if hydra:
-                sys.argv = ["zoo.train", "-m", *words, f"seed=range({RUNS})", f"hydra.sweep.dir='{folder}'"]
+                sys.argv = [
+                    "zoo.train",
+                    "-m",
+                    *words,
+                    f"seed=range({RUNS})",
+                    f"hydra.sweep.dir='{folder}'",
+                ]
                 train.main()
             else:
                 for seed in range(RUNS):
                     place = Path(folder, str(seed))
                     place.mkdir()
                     run.run(config.compose([*words, f"seed={seed}"]), place, words)
-            done = [storage.read_json(path)["status"] for path in Path(folder).glob("*/summary.json")]
+            done = [
+                storage.read_json(path)["status"] for path in Path(folder).glob("*/summary.json")
+            ]
         if done != ["finished"] * RUNS:
             raise RuntimeError(f"the runs ended as {done}")
         return torch.zeros(1)

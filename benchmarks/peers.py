@@ -20,7 +20,9 @@ class Peer(NamedTuple):
 
 def _from_transformers(model: Any) -> Peer:
     def decode(prompt: Tensor, new: int) -> Tensor:
-        return model.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
+        return model.generate(
+            prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0
+        )
 
     return Peer(model, lambda batch: model(batch["tokens"], use_cache=False).logits, decode)
 
@@ -28,47 +30,96 @@ def _from_transformers(model: Any) -> Peer:
 def gpt2(shape: Any) -> Peer:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return _from_transformers(GPT2LMHeadModel(GPT2Config(
-        n_layer=shape.layers, n_embd=shape.dim, n_head=shape.heads, n_positions=shape.length, vocab_size=shape.vocab,
-        activation_function="gelu", resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-    )))
+    return _from_transformers(
+        GPT2LMHeadModel(
+            GPT2Config(
+                n_layer=shape.layers,
+                n_embd=shape.dim,
+                n_head=shape.heads,
+                n_positions=shape.length,
+                vocab_size=shape.vocab,
+                activation_function="gelu",
+                resid_pdrop=0,
+                embd_pdrop=0,
+                attn_pdrop=0,
+            )
+        )
+    )
 
 
 def llama(shape: Any) -> Peer:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return _from_transformers(LlamaForCausalLM(LlamaConfig(
-        num_hidden_layers=shape.layers, hidden_size=shape.dim, num_attention_heads=shape.heads, num_key_value_heads=2,
-        intermediate_size=8 * shape.dim // 3, max_position_embeddings=shape.length, vocab_size=shape.vocab,
-        tie_word_embeddings=True,
-    )))
+    return _from_transformers(
+        LlamaForCausalLM(
+            LlamaConfig(
+                num_hidden_layers=shape.layers,
+                hidden_size=shape.dim,
+                num_attention_heads=shape.heads,
+                num_key_value_heads=2,
+                intermediate_size=8 * shape.dim // 3,
+                max_position_embeddings=shape.length,
+                vocab_size=shape.vocab,
+                tie_word_embeddings=True,
+            )
+        )
+    )
 
 
 def bert(shape: Any) -> Peer:
     from transformers import BertConfig, BertForMaskedLM
 
-    model = BertForMaskedLM(BertConfig(
-        num_hidden_layers=shape.layers, hidden_size=shape.dim, num_attention_heads=shape.heads,
-        intermediate_size=4 * shape.dim, max_position_embeddings=shape.length, vocab_size=shape.vocab,
-        hidden_dropout_prob=0, attention_probs_dropout_prob=0,
-    ))
-    return Peer(model, lambda batch: model(batch["tokens"], attention_mask=batch["padding_mask"]).logits)
+    model = BertForMaskedLM(
+        BertConfig(
+            num_hidden_layers=shape.layers,
+            hidden_size=shape.dim,
+            num_attention_heads=shape.heads,
+            intermediate_size=4 * shape.dim,
+            max_position_embeddings=shape.length,
+            vocab_size=shape.vocab,
+            hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0,
+        )
+    )
+    return Peer(
+        model, lambda batch: model(batch["tokens"], attention_mask=batch["padding_mask"]).logits
+    )
 
 
 def t5(shape: Any) -> Peer:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration(T5Config(
-        num_layers=shape.layers, d_model=shape.dim, num_heads=shape.heads, d_kv=shape.dim // shape.heads, d_ff=4 * shape.dim,
-        vocab_size=shape.vocab, dropout_rate=0,
-    ))
-    return Peer(model, lambda batch: model(batch["tokens"], decoder_input_ids=batch["decoder_tokens"], use_cache=False).logits)
+    model = T5ForConditionalGeneration(
+        T5Config(
+            num_layers=shape.layers,
+            d_model=shape.dim,
+            num_heads=shape.heads,
+            d_kv=shape.dim // shape.heads,
+            d_ff=4 * shape.dim,
+            vocab_size=shape.vocab,
+            dropout_rate=0,
+        )
+    )
+    return Peer(
+        model,
+        lambda batch: (
+            model(
+                batch["tokens"], decoder_input_ids=batch["decoder_tokens"], use_cache=False
+            ).logits
+        ),
+    )
 
 
 def _x(shape: Any, layers: Any, **how: Any) -> Peer:
     from x_transformers import AutoregressiveWrapper, TransformerWrapper
 
-    model = TransformerWrapper(num_tokens=shape.vocab, max_seq_len=shape.length, attn_layers=layers, tie_embedding=True, **how)
+    model = TransformerWrapper(
+        num_tokens=shape.vocab,
+        max_seq_len=shape.length,
+        attn_layers=layers,
+        tie_embedding=True,
+        **how,
+    )
     writer = AutoregressiveWrapper(model)
 
     def decode(prompt: Tensor, new: int) -> Tensor:
@@ -80,7 +131,12 @@ def _x(shape: Any, layers: Any, **how: Any) -> Peer:
 def _x_layers(kind: str, shape: Any, **how: Any) -> Any:
     import x_transformers
 
-    sizes = {"dim": shape.dim, "depth": shape.layers, "heads": shape.heads, "attn_dim_head": shape.dim // shape.heads}
+    sizes = {
+        "dim": shape.dim,
+        "depth": shape.layers,
+        "heads": shape.heads,
+        "attn_dim_head": shape.dim // shape.heads,
+    }
     return getattr(x_transformers, kind)(**sizes, attn_flash=True, **how)
 
 
@@ -89,8 +145,17 @@ def x_gpt(shape: Any) -> Peer:
 
 
 def x_llama(shape: Any) -> Peer:
-    layers = _x_layers("Decoder", shape, use_rmsnorm=True, rotary_pos_emb=True, ff_glu=True, ff_swish=True, ff_no_bias=True,
-                       attn_kv_heads=2, ff_mult=8 / 3)
+    layers = _x_layers(
+        "Decoder",
+        shape,
+        use_rmsnorm=True,
+        rotary_pos_emb=True,
+        ff_glu=True,
+        ff_swish=True,
+        ff_no_bias=True,
+        attn_kv_heads=2,
+        ff_mult=8 / 3,
+    )
     return _x(shape, layers, use_abs_pos_emb=False)
 
 
@@ -101,22 +166,41 @@ def x_bert(shape: Any) -> Peer:
 def x_t5(shape: Any) -> Peer:
     from x_transformers import XTransformer
 
-    sizes = {"depth": shape.layers, "heads": shape.heads, "num_tokens": shape.vocab, "max_seq_len": shape.length,
-             "attn_dim_head": shape.dim // shape.heads, "rel_pos_bias": True, "use_abs_pos_emb": False, "use_rmsnorm": True}
+    sizes = {
+        "depth": shape.layers,
+        "heads": shape.heads,
+        "num_tokens": shape.vocab,
+        "max_seq_len": shape.length,
+        "attn_dim_head": shape.dim // shape.heads,
+        "rel_pos_bias": True,
+        "use_abs_pos_emb": False,
+        "use_rmsnorm": True,
+    }
     made = {f"{side}_{name}": value for side in ("enc", "dec") for name, value in sizes.items()}
     model = XTransformer(dim=shape.dim, tie_token_emb=True, **made)
-    return Peer(model, lambda batch: model.decoder.net(
-        batch["decoder_tokens"], context=model.encoder(batch["tokens"], return_embeddings=True)
-    ))
+    return Peer(
+        model,
+        lambda batch: model.decoder.net(
+            batch["decoder_tokens"], context=model.encoder(batch["tokens"], return_embeddings=True)
+        ),
+    )
 
 
 def _lit(shape: Any, **how: Any) -> Peer:
     from litgpt import GPT, Config
 
-    model = GPT(Config(
-        block_size=shape.length, vocab_size=shape.vocab, padded_vocab_size=shape.vocab, n_layer=shape.layers,
-        n_head=shape.heads, n_embd=shape.dim, bias=False, **how,
-    ))
+    model = GPT(
+        Config(
+            block_size=shape.length,
+            vocab_size=shape.vocab,
+            padded_vocab_size=shape.vocab,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+            n_embd=shape.dim,
+            bias=False,
+            **how,
+        )
+    )
     model.lm_head.weight = model.transformer.wte.weight
 
     def decode(prompt: Tensor, new: int) -> Tensor:
@@ -124,19 +208,39 @@ def _lit(shape: Any, **how: Any) -> Peer:
 
         model.clear_kv_cache()
         model.set_kv_cache(batch_size=1)
-        return generate(model, prompt[0], prompt.shape[1] + new, temperature=0.0, top_p=0.0, include_prompt=False)
+        return generate(
+            model,
+            prompt[0],
+            prompt.shape[1] + new,
+            temperature=0.0,
+            top_p=0.0,
+            include_prompt=False,
+        )
 
     return Peer(model, lambda batch: model(batch["tokens"]), decode)
 
 
 def lit_gpt(shape: Any) -> Peer:
-    return _lit(shape, norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP", rotary_percentage=1.0,
-                parallel_residual=False, intermediate_size=4 * shape.dim)
+    return _lit(
+        shape,
+        norm_class_name="LayerNorm",
+        mlp_class_name="GptNeoxMLP",
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        intermediate_size=4 * shape.dim,
+    )
 
 
 def lit_llama(shape: Any) -> Peer:
-    return _lit(shape, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP", rotary_percentage=1.0, parallel_residual=False,
-                intermediate_size=8 * shape.dim // 3, n_query_groups=2)
+    return _lit(
+        shape,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP",
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        intermediate_size=8 * shape.dim // 3,
+        n_query_groups=2,
+    )
 
 
 class _Torch(nn.Module):
@@ -144,16 +248,31 @@ class _Torch(nn.Module):
 
     def __init__(self, shape: Any, causal: bool) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(shape.dim, shape.heads, 4 * shape.dim, dropout=0, activation="gelu",
-                                           batch_first=True, norm_first=True, bias=not causal)
-        self.embed, self.places = nn.Embedding(shape.vocab, shape.dim), nn.Embedding(shape.length, shape.dim)
-        self.layers = nn.TransformerEncoder(layer, shape.layers, nn.LayerNorm(shape.dim), enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            shape.dim,
+            shape.heads,
+            4 * shape.dim,
+            dropout=0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+            bias=not causal,
+        )
+        self.embed, self.places = (
+            nn.Embedding(shape.vocab, shape.dim),
+            nn.Embedding(shape.length, shape.dim),
+        )
+        self.layers = nn.TransformerEncoder(
+            layer, shape.layers, nn.LayerNorm(shape.dim), enable_nested_tensor=False
+        )
         self.mask = nn.Transformer.generate_square_subsequent_mask(shape.length) if causal else None
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         x = self.embed(batch["tokens"]) + self.places.weight[: batch["tokens"].shape[1]]
         hidden = ~batch["padding_mask"] if "padding_mask" in batch else None
-        x = self.layers(x, mask=self.mask, src_key_padding_mask=hidden, is_causal=self.mask is not None)
+        x = self.layers(
+            x, mask=self.mask, src_key_padding_mask=hidden, is_causal=self.mask is not None
+        )
         return nn.functional.linear(x, self.embed.weight)
 
 
@@ -165,5 +284,3 @@ def torch_gpt(shape: Any) -> Peer:
 def torch_bert(shape: Any) -> Peer:
     model = _Torch(shape, causal=False)
     return Peer(model, model)
-
-

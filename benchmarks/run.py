@@ -56,15 +56,27 @@ def check(suite: Suite, workers: dict[str, Worker]) -> None:
                 raise ValueError(f"{name} differs from the floor by {off:.1e} of its largest value")
 
 
-def timed(name: str, measure: str, shape: Shape, repeats: int, compiled: bool, advance: Callable[[], None],
-          missing: dict[str, str]) -> Samples:
+def timed(
+    name: str,
+    measure: str,
+    shape: Shape,
+    repeats: int,
+    compiled: bool,
+    advance: Callable[[], None],
+    missing: dict[str, str],
+) -> Samples:
     """CPU milliseconds a step of each candidate, a figure a repeat; every other round of turns goes backwards."""
     suite = SUITES[name]
-    workers = {candidate: Worker(name, measure, candidate, shape, compiled) for candidate in suite.candidates}
+    workers = {
+        candidate: Worker(name, measure, candidate, shape, compiled)
+        for candidate in suite.candidates
+    }
     try:
         for worker in workers.values():
             worker.ready()
-        missing.update({candidate: worker.refused for candidate, worker in workers.items() if worker.refused})
+        missing.update(
+            {candidate: worker.refused for candidate, worker in workers.items() if worker.refused}
+        )
         workers = {candidate: worker for candidate, worker in workers.items() if not worker.refused}
         check(suite, workers)
         for worker in workers.values():
@@ -90,11 +102,16 @@ def timed(name: str, measure: str, shape: Shape, repeats: int, compiled: bool, a
     return samples
 
 
-def peaks(name: str, measure: str, shape: Shape, known: Samples, advance: Callable[[], None]) -> Samples:
+def peaks(
+    name: str, measure: str, shape: Shape, known: Samples, advance: Callable[[], None]
+) -> Samples:
     samples: Samples = {candidate: [] for candidate in known if candidate != "floor again"}
     with ProcessPoolExecutor(os.cpu_count(), SPAWN, max_tasks_per_child=1) as pool:
         for _ in range(MEMORY_PROCESSES):
-            asked = {candidate: pool.submit(peak_mib, name, measure, candidate, shape) for candidate in samples}
+            asked = {
+                candidate: pool.submit(peak_mib, name, measure, candidate, shape)
+                for candidate in samples
+            }
             for candidate, figure in asked.items():
                 samples[candidate].append(figure.result())
             advance()
@@ -107,7 +124,14 @@ def rows(suite: str, shape: str, measure: str, unit: str, samples: Samples) -> l
     records: list[Record] = []
     for name, figures in samples.items():
         ratios = [figure / base for figure, base in zip(figures, floor, strict=True)]
-        record = {"suite": suite, "shape": shape, "measure": measure, "candidate": name, "unit": unit, "samples": figures}
+        record = {
+            "suite": suite,
+            "shape": shape,
+            "measure": measure,
+            "candidate": name,
+            "unit": unit,
+            "samples": figures,
+        }
         ratio = {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios)}
         records.append(record | {"median": statistics.median(figures)} | ratio)
     return records
@@ -115,12 +139,16 @@ def rows(suite: str, shape: str, measure: str, unit: str, samples: Samples) -> l
 
 def machine() -> dict[str, Any]:
     cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":")[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
+    names = [
+        line.split(":")[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")
+    ]
     told = {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": names[0] if names else platform.processor(),
         "cores": multiprocessing.cpu_count(),
-        "load": Path("/proc/loadavg").read_text().split()[0] if Path("/proc/loadavg").exists() else "unknown",
+        "load": Path("/proc/loadavg").read_text().split()[0]
+        if Path("/proc/loadavg").exists()
+        else "unknown",
         "threads": 1,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -134,7 +162,9 @@ def machine() -> dict[str, Any]:
 
 
 def table(records: list[Record]) -> Table:
-    shown = Table(caption="ratios to the floor within a repeat: median, least–greatest; lower is better")
+    shown = Table(
+        caption="ratios to the floor within a repeat: median, least–greatest; lower is better"
+    )
     for column, heading in enumerate(HEADINGS):
         shown.add_column(heading, justify="right" if column > 3 else "left")
     for record in records:
@@ -148,7 +178,10 @@ HEADINGS = ("suite", "shape", "measure", "candidate", "median", "ratio", "spread
 
 
 def cells(record: Record) -> list[str]:
-    median, spread = f"{record['median']:.4g} {record['unit']}", f"{record['least']:.2f}–{record['greatest']:.2f}"
+    median, spread = (
+        f"{record['median']:.4g} {record['unit']}",
+        f"{record['least']:.2f}–{record['greatest']:.2f}",
+    )
     return [*(record[name] for name in HEADINGS[:4]), median, f"{record['ratio']:.3f}", spread]
 
 
@@ -156,10 +189,23 @@ def markdown(measured: dict[str, Record]) -> str:
     """A section for each suite, with the machine that it was measured on."""
     lines: list[str] = []
     for name, found in measured.items():
-        lines += [f"### {name}", "", f"{found['about']}. {told_of(found['machine'])}", "", f"| {' | '.join(HEADINGS[1:])} |",
-                  "|---|---|---|---:|---:|---:|"]
+        lines += [
+            f"### {name}",
+            "",
+            f"{found['about']}. {told_of(found['machine'])}",
+            "",
+            f"| {' | '.join(HEADINGS[1:])} |",
+            "|---|---|---|---:|---:|---:|",
+        ]
         lines += [f"| {' | '.join(cells(record)[1:])} |" for record in found["results"]]
-        lines += ["", *(line for candidate, why in found["missing"].items() for line in (f"{candidate}: {why}", ""))]
+        lines += [
+            "",
+            *(
+                line
+                for candidate, why in found["missing"].items()
+                for line in (f"{candidate}: {why}", "")
+            ),
+        ]
     return "\n".join(lines).strip()
 
 
@@ -171,9 +217,17 @@ def record(measured: dict[str, Record]) -> None:
     """Put these suites in the place of what was recorded of them beside the README, and write its tables and plot anew."""
     before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     order = list(SUITES)
-    found = dict(sorted((before | measured).items(), key=lambda item: (order.index(item[0].split(",")[0]), item[0])))
+    found = dict(
+        sorted(
+            (before | measured).items(),
+            key=lambda item: (order.index(item[0].split(",")[0]), item[0]),
+        )
+    )
     RESULTS.write_text(json.dumps(found), encoding="utf-8")
-    draw([result for each in found.values() for result in each["results"]], RESULTS.with_suffix(".svg"))
+    draw(
+        [result for each in found.values() for result in each["results"]],
+        RESULTS.with_suffix(".svg"),
+    )
     start, rest = README.read_text(encoding="utf-8").split(MARKS[0])
     new = f"{MARKS[0]}\n\n{markdown(found)}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
     README.write_text(start + new, encoding="utf-8")
@@ -187,7 +241,12 @@ def draw(records: list[Record], path: Path) -> None:
     figure = Figure(figsize=(9, 1 + 0.22 * len(shown)), layout="constrained")
     axes = figure.subplots()
     labels = [" ".join(record[name] for name in HEADINGS[:4]) for record in shown]
-    colours = ["tab:orange" if r["candidate"].startswith("zoo") or r["candidate"] == "lightning" else "tab:blue" for r in shown]
+    colours = [
+        "tab:orange"
+        if r["candidate"].startswith("zoo") or r["candidate"] == "lightning"
+        else "tab:blue"
+        for r in shown
+    ]
     for place, (record, colour) in enumerate(zip(shown, colours, strict=True)):
         axes.plot([record["least"], record["greatest"]], [place, place], color=colour, alpha=0.5)
         axes.plot(record["ratio"], place, "o", color=colour)
@@ -201,26 +260,63 @@ def draw(records: list[Record], path: Path) -> None:
 
 def main() -> None:
     as_written = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks.run", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--suite", choices=[*SUITES, "all"], default="gpt", help="what is measured (default: gpt)")
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.run", description=__doc__, formatter_class=as_written
+    )
+    parser.add_argument(
+        "--suite", choices=[*SUITES, "all"], default="gpt", help="what is measured (default: gpt)"
+    )
     names = sorted({name for suite in SUITES.values() for name in suite.shapes})
     parser.add_argument("--shape", choices=names, help="how large (default: each in turn)")
-    parser.add_argument("--repeats", type=int, default=9, help="figures a candidate, each over many turns (default: 9)")
-    parser.add_argument("--compiled", action="store_true", help="every candidate through torch.compile (a minute each)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, the versions and the CPU's name")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=9,
+        help="figures a candidate, each over many turns (default: 9)",
+    )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="every candidate through torch.compile (a minute each)",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write every sample, the versions and the CPU's name",
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios (.svg or .png)")
-    parser.add_argument("--record", action="store_true", help="put the result into the tables and plot beside the README")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="put the result into the tables and plot beside the README",
+    )
     arguments = parser.parse_args()
     chosen = {name: suite for name, suite in SUITES.items() if arguments.suite in (name, "all")}
-    if arguments.repeats < 1 or not any(arguments.shape in (None, *suite.shapes) for suite in chosen.values()):
+    if arguments.repeats < 1 or not any(
+        arguments.shape in (None, *suite.shapes) for suite in chosen.values()
+    ):
         parser.error("--repeats must be at least 1, and --shape one that the suite has")
     console, measured = Console(), dict[str, Record]()
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for name, suite in chosen.items():
-            title = ", ".join([name, *filter(None, [arguments.shape]), *(["compiled"] if arguments.compiled else [])])
+            title = ", ".join(
+                [
+                    name,
+                    *filter(None, [arguments.shape]),
+                    *(["compiled"] if arguments.compiled else []),
+                ]
+            )
             found = measured[title] = {
-                "about": suite.about, "machine": machine(), "missing": dict[str, str](), "results": list[Record](),
-                "shapes": {at: asdict(shape) for at, shape in suite.shapes.items() if arguments.shape in (None, at)},
+                "about": suite.about,
+                "machine": machine(),
+                "missing": dict[str, str](),
+                "results": list[Record](),
+                "shapes": {
+                    at: asdict(shape)
+                    for at, shape in suite.shapes.items()
+                    if arguments.shape in (None, at)
+                },
             }
             for at in found["shapes"]:
                 found["results"] += measure(name, at, arguments, progress, found["missing"])
@@ -237,7 +333,9 @@ def main() -> None:
         draw([result for found in measured.values() for result in found["results"]], arguments.plot)
 
 
-def measure(name: str, at: str, arguments: argparse.Namespace, progress: Progress, missing: dict[str, str]) -> list[Record]:
+def measure(
+    name: str, at: str, arguments: argparse.Namespace, progress: Progress, missing: dict[str, str]
+) -> list[Record]:
     """The records of one suite at one of its shapes."""
 
     def bar(what: str, total: int) -> Callable[[], None]:
@@ -249,7 +347,12 @@ def measure(name: str, at: str, arguments: argparse.Namespace, progress: Progres
         advance = bar(what, arguments.repeats)
         samples = timed(name, what, shape, arguments.repeats, arguments.compiled, advance, missing)
         records += rows(name, at, what, "ms", samples)
-    if TRAINING in suite.measures and suite.memory and can_measure_memory() and not arguments.compiled:
+    if (
+        TRAINING in suite.measures
+        and suite.memory
+        and can_measure_memory()
+        and not arguments.compiled
+    ):
         found = peaks(name, TRAINING, shape, samples, bar("peak memory", MEMORY_PROCESSES))
         records += rows(name, at, "peak memory", "MiB", found)
     return records

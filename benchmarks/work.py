@@ -39,7 +39,9 @@ class Pace:
         self.left -= 1
 
 
-def serve(pipe: Connection, suite: str, measure: str, name: str, shape: Any, compiled: bool) -> None:
+def serve(
+    pipe: Connection, suite: str, measure: str, name: str, shape: Any, compiled: bool
+) -> None:
     """Send what the first steps return, or why there is nothing to measure; then step as `Pace` is told."""
     from benchmarks.peers import Missing
     from benchmarks.suites import SUITES, Loop
@@ -104,7 +106,11 @@ def _prepare(suite: str, name: str) -> None:
 
 def resident(field: str) -> int:
     """A figure of /proc/self/status in bytes: VmRSS is what is resident, VmHWM the most that was."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(field)
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -119,10 +125,14 @@ def peak_mib(suite: str, measure: str, name: str, shape: Any) -> float:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     candidate: Any = SUITES[suite].candidates[name]
-    candidate(measure, shape.tiny())()  # what is imported or made on first use is no part of the figure
+    candidate(
+        measure, shape.tiny()
+    )()  # what is imported or made on first use is no part of the figure
     gc.collect()
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 2**16)  # large tensors have pages of their own: the figure is what is alive
+    libc.mallopt(
+        M_MMAP_THRESHOLD, 2**16
+    )  # large tensors have pages of their own: the figure is what is alive
     libc.malloc_trim(0)
     before = resident("VmRSS")
     step = candidate(measure, shape)

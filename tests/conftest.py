@@ -31,18 +31,31 @@ os.environ.pop("COLUMNS", None)  # xdist tells its workers how wide its own term
 torch.set_num_threads(1)  # for matrices this small a second thread only waits
 
 BASE = {
-    "embed": "plain", "norm": "layer", "residual": "pre", "block": "serial", "pos": "rope", "attn": "mha",
-    "ffn": "gelu", "head": "linear", "init": "fan_in",
+    "embed": "plain",
+    "norm": "layer",
+    "residual": "pre",
+    "block": "serial",
+    "pos": "rope",
+    "attn": "mha",
+    "ffn": "gelu",
+    "head": "linear",
+    "init": "fan_in",
 }
 ARCH = {"name": "decoder", "dim": 16, "layers": 2, "heads": 4, "length": 16, "vocab": 32}
-PROBES = {"window": (None, 3), "qk_norm": (None, "rms")}  # options of attention that change what it sees or keeps
+PROBES = {
+    "window": (None, 3),
+    "qk_norm": (None, "rms"),
+}  # options of attention that change what it sees or keeps
 Choice = dict[str, Any]
 Case = tuple[str, Choice]  # a group and what is chosen in it
 
 
 def option(group: str, name: str, word: str) -> Field[Any] | None:
     """An option of a component, where it has it."""
-    return next((option for option in fields(registry.entry(group, name).options) if option.name == word), None)
+    return next(
+        (option for option in fields(registry.entry(group, name).options) if option.name == word),
+        None,
+    )
 
 
 def words_of(option: Field[Any]) -> list[Any]:
@@ -50,7 +63,10 @@ def words_of(option: Field[Any]) -> list[Any]:
 
     Without `flex` where there is no GPU, as it has no gradient there; its forward pass is compared by its own test.
     """
-    kind = next((kind for kind in [*typing.get_args(option.type), option.type] if kind is not type(None)), None)
+    kind = next(
+        (kind for kind in [*typing.get_args(option.type), option.type] if kind is not type(None)),
+        None,
+    )
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [word.name for word in kind if word.name != "flex" or torch.cuda.is_available()]
     return [False, True] if kind is bool else []
@@ -65,7 +81,11 @@ def smallest(option: Field[Any]) -> Any:
 def chosen(group: str, name: str) -> Choice:
     """A component with its defaults, and with something for each option that needs to be given."""
     options = fields(registry.entry(group, name).options)[1:]
-    needed = [option for option in options if option.default == "???" and option.default_factory is MISSING]
+    needed = [
+        option
+        for option in options
+        if option.default == "???" and option.default_factory is MISSING
+    ]
     return {"name": name, **{option.name: smallest(option) for option in needed}}
 
 
@@ -76,7 +96,11 @@ def choices(group: str) -> list[Choice]:
         found.append(chosen(group, name))
         for option in fields(entry.options)[1:]:
             default = getattr(option.default, "name", option.default)
-            found += [chosen(group, name) | {option.name: word} for word in words_of(option) if word != default]
+            found += [
+                chosen(group, name) | {option.name: word}
+                for word in words_of(option)
+                if word != default
+            ]
     return found
 
 
@@ -92,7 +116,9 @@ def attentions() -> list[Choice]:
         tried = {word: values for word, values in offered.items() if word in (*PROBES, "backend")}
         for picked in itertools.product(*(range(len(values)) for values in tried.values())):
             if sum(picked) % 2 == 0:
-                values = {word: tried[word][which] for word, which in zip(tried, picked, strict=True)}
+                values = {
+                    word: tried[word][which] for word, which in zip(tried, picked, strict=True)
+                }
                 found.append(chosen("attn", name) | values)
     return found
 
@@ -125,7 +151,10 @@ def honours(attn: str) -> frozenset[str]:
 
 def base(**parts: Any) -> dict[str, Any]:
     """The base's parts, some of them exchanged; without a position where attention has no scores for it to change."""
-    named = {group: {"name": choice} if isinstance(choice, str) else choice for group, choice in (BASE | parts).items()}
+    named = {
+        group: {"name": choice} if isinstance(choice, str) else choice
+        for group, choice in (BASE | parts).items()
+    }
     if "pos" not in parts and "rotate" not in honours(named["attn"]["name"]):
         named["pos"] = {"name": "none"}
     return named
@@ -153,7 +182,9 @@ def shaken(model: Decoder) -> Decoder:
 
 def each(group: str) -> pytest.MarkDecorator:
     """A test of each component of a group, with its defaults."""
-    return pytest.mark.parametrize(group, [chosen(group, name) for name in registry.entries(group)], ids=said)
+    return pytest.mark.parametrize(
+        group, [chosen(group, name) for name in registry.entries(group)], ids=said
+    )
 
 
 def made(case: Case, **more: Any) -> Decoder:
@@ -171,7 +202,9 @@ def made_or_skipped(**parts: Any) -> Decoder:
 
 
 def tokens(batch: int = 2, length: int = 12, seed: int = 0) -> Tensor:
-    return torch.randint(ARCH["vocab"], (batch, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        ARCH["vocab"], (batch, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def loss_of(model: Decoder, **given: Any) -> Tensor:
@@ -183,7 +216,10 @@ def loss_of(model: Decoder, **given: Any) -> Tensor:
 def gradients(model: Decoder, loss: Tensor) -> dict[str, Tensor]:
     named = dict(model.named_parameters())
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {name: torch.zeros(()) if grad is None else grad for name, grad in zip(named, found, strict=True)}
+    return {
+        name: torch.zeros(()) if grad is None else grad
+        for name, grad in zip(named, found, strict=True)
+    }
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
@@ -195,11 +231,21 @@ def own_registry() -> Iterator[None]:
     """What a test registers is gone after it."""
     entries, repo = registry._entries, ConfigStore.instance().repo
     for group, name in [(group, name) for group, names in entries.items() for name in names]:
-        registry.entry(group, name).load()  # else a test may be the first to import it, and its declaration be lost
+        registry.entry(
+            group, name
+        ).load()  # else a test may be the first to import it, and its declaration be lost
     kept = {group: dict(names) for group, names in entries.items()}
     yield
-    added = [(group, name) for group, names in entries.items() for name in names if name not in kept.get(group, {})]
-    for group, name in added:  # Hydra's plugins add to the same store the first time that it composes
+    added = [
+        (group, name)
+        for group, names in entries.items()
+        for name in names
+        if name not in kept.get(group, {})
+    ]
+    for (
+        group,
+        name,
+    ) in added:  # Hydra's plugins add to the same store the first time that it composes
         del repo[group][f"{name}.yaml"]
     entries.clear()
     entries.update(kept)

@@ -52,7 +52,9 @@ def test_the_gpu_benchmark_refuses_where_the_losses_differ(monkeypatch: pytest.M
 
 
 def test_a_process_takes_the_steps_that_it_is_told_to() -> None:
-    worker = Worker("lightning", TRAINING, "lightning", SUITES["lightning"].shapes["micro"].tiny(), False)
+    worker = Worker(
+        "lightning", TRAINING, "lightning", SUITES["lightning"].shapes["micro"].tiny(), False
+    )
     worker.ready()
     assert worker.refused is None
     assert 0 < worker.seconds(1) < worker.seconds(200)
@@ -60,7 +62,9 @@ def test_a_process_takes_the_steps_that_it_is_told_to() -> None:
     assert worker.process.exitcode == 0
 
 
-def test_a_suite_is_recorded_beside_those_recorded_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_suite_is_recorded_beside_those_recorded_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     readme, results = tmp_path / "README.md", tmp_path / "results.json"
     readme.write_text(f"before\n{run.MARKS[0]}\nold\n{run.MARKS[1]}\nafter\n")
     monkeypatch.setattr(run, "README", readme)
@@ -68,7 +72,14 @@ def test_a_suite_is_recorded_beside_those_recorded_before(monkeypatch: pytest.Mo
 
     def measured(suite: str, zoo: list[float]) -> dict[str, run.Record]:
         rows = run.rows(suite, "small", "forward", "ms", {"floor": [2.0, 4.0, 8.0], "zoo": zoo})
-        return {suite: {"about": "about", "machine": {"cores": 2}, "missing": {"litgpt": "is not here"}, "results": rows}}
+        return {
+            suite: {
+                "about": "about",
+                "machine": {"cores": 2},
+                "missing": {"litgpt": "is not here"},
+                "results": rows,
+            }
+        }
 
     run.record(measured("long", [1.0, 1.0, 1.0]))
     run.record(measured("gpt", [1.0, 3.0, 8.0]))
@@ -78,7 +89,9 @@ def test_a_suite_is_recorded_beside_those_recorded_before(monkeypatch: pytest.Mo
     assert text.endswith("after\n")
     assert "old" not in text
     assert text.index("### gpt") < text.index("### long")
-    assert "| small | forward | zoo | 3 ms | 0.750 | 0.50–1.00 |" in text  # medians of the times, and of the ratios
+    assert (
+        "| small | forward | zoo | 3 ms | 0.750 | 0.50–1.00 |" in text
+    )  # medians of the times, and of the ratios
     assert "| small | forward | zoo | 4 ms | 1.000 | 0.50–2.00 |" in text
     assert "litgpt: is not here" in text
     assert list(json.loads(results.read_text())) == ["gpt", "long"]

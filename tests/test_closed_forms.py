@@ -42,26 +42,39 @@ def test_sinusoidal_far_away_in_bfloat16() -> None:
 
 def test_sinusoidal_position_one() -> None:
     """Vaswani et al. 2017, section 3.5, at d = 4 and position 1: sin 1, cos 1, sin .01, cos .01."""
-    added = registry.build("pos", "sinusoidal", 4, 1, 4, 8, True).embed(torch.zeros(1, 2, 4), torch.tensor([[0, 1]]))
+    added = registry.build("pos", "sinusoidal", 4, 1, 4, 8, True).embed(
+        torch.zeros(1, 2, 4), torch.tensor([[0, 1]])
+    )
     close(added[0, 0], torch.tensor([0.0, 1.0, 0.0, 1.0]))
     close(added[0, 1], torch.tensor([0.8415, 0.5403, 0.0100, 0.99995]), 5e-5)
 
 
 @pytest.mark.parametrize(
-    ("pairing", "turned"), [("half", [0.5403, 0, 0.8415, 0]), ("interleaved", [0.5403, 0.8415, 0, 0])]
+    ("pairing", "turned"),
+    [("half", [0.5403, 0, 0.8415, 0]), ("interleaved", [0.5403, 0.8415, 0, 0])],
 )
 def test_rope_position_one(pairing: str, turned: list[float]) -> None:
     """Su et al. 2021, equation 15: the first pair turns by 1 radian, and which entries it is made of is the pairing."""
     rope: RoPE = registry.build("pos", {"name": "rope", "pairing": pairing}, 4, 1, 4, 8, True)
-    close(rope.rotate(torch.tensor([[1]]))(torch.tensor([[[[1.0, 0, 0, 0]]]]))[0, 0, 0], torch.tensor(turned), 5e-5)
+    close(
+        rope.rotate(torch.tensor([[1]]))(torch.tensor([[[[1.0, 0, 0, 0]]]]))[0, 0, 0],
+        torch.tensor(turned),
+        5e-5,
+    )
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.01), (torch.bfloat16, 0.03)])
-def test_rope_is_a_complex_product(pairing: str, fraction: float, dtype: torch.dtype, tolerance: float) -> None:
+def test_rope_is_a_complex_product(
+    pairing: str, fraction: float, dtype: torch.dtype, tolerance: float
+) -> None:
     """Su et al. 2021: each pair, as a complex number, times exp(i·position·base^(-2j/width)), here in complex128."""
-    width, places, x = int(8 * fraction), torch.tensor([[0, 17, 100_000]]), draw(1, 2, 3, 8).to(dtype)
+    width, places, x = (
+        int(8 * fraction),
+        torch.tensor([[0, 17, 100_000]]),
+        draw(1, 2, 3, 8).to(dtype),
+    )
     choice = {"name": "rope", "pairing": pairing, "fraction": fraction, "base": 50.0}
     rope: RoPE = registry.build("pos", choice, 16, 2, 8, 8, True).to(dtype)
     part = x[..., :width].double()
@@ -71,8 +84,14 @@ def test_rope_is_a_complex_product(pairing: str, fraction: float, dtype: torch.d
     turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * by)
     expected = (turned.mT if pairing == "half" else turned).flatten(-2)
     actual = rope.rotate(places)(x)
-    close(actual[..., :width].double(), expected, tolerance)  # float32 knows an angle of 100,000 to .008
-    close(actual[..., :2, :width].double(), expected[..., :2, :], 1e-5 if dtype == torch.float32 else tolerance)
+    close(
+        actual[..., :width].double(), expected, tolerance
+    )  # float32 knows an angle of 100,000 to .008
+    close(
+        actual[..., :2, :width].double(),
+        expected[..., :2, :],
+        1e-5 if dtype == torch.float32 else tolerance,
+    )
     assert torch.equal(actual[..., width:], x[..., width:])
 
 
@@ -82,7 +101,9 @@ def test_rope_scores_depend_on_the_distance_only(pairing: str) -> None:
     q, k = draw(1, 1, 1, 16), draw(1, 1, 1, 16, seed=1)
 
     def score(query: int, key: int) -> Tensor:
-        return (rope.rotate(torch.tensor([[query]]))(q) * rope.rotate(torch.tensor([[key]]))(k)).sum()
+        return (
+            rope.rotate(torch.tensor([[query]]))(q) * rope.rotate(torch.tensor([[key]]))(k)
+        ).sum()
 
     close(score(7, 2), score(107, 102), 1e-4)
     assert not torch.isclose(score(7, 2), score(7, 3))
@@ -91,7 +112,12 @@ def test_rope_scores_depend_on_the_distance_only(pairing: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("gelu", -0.0040497), ("gelu_tanh", -0.0036374), ("relu", 0.0), ("silu", -3 / (1 + math.exp(3)))],
+    [
+        ("gelu", -0.0040497),
+        ("gelu_tanh", -0.0036374),
+        ("relu", 0.0),
+        ("silu", -3 / (1 + math.exp(3))),
+    ],
 )
 def test_activation_at_minus_three(name: str, value: float) -> None:
     """Hendrycks & Gimpel 2016: x·Φ(x), and its tanh approximation, which differ in the fourth place at -3."""
@@ -100,10 +126,14 @@ def test_activation_at_minus_three(name: str, value: float) -> None:
         ffn.up.weight.fill_(1.0)
         ffn.out.weight.fill_(1.0)
     assert ffn(torch.tensor([[-3.0]]), context(1)).item() == pytest.approx(value, abs=5e-8)
-    assert ffn(torch.tensor([[3.0]]), context(1)).item() == pytest.approx(3 + value, abs=5e-7)  # act(x) - act(-x) = x
+    assert ffn(torch.tensor([[3.0]]), context(1)).item() == pytest.approx(
+        3 + value, abs=5e-7
+    )  # act(x) - act(-x) = x
 
 
-@pytest.mark.parametrize(("name", "act"), [("reglu", F.relu), ("geglu", F.gelu), ("swiglu", F.silu)])
+@pytest.mark.parametrize(
+    ("name", "act"), [("reglu", F.relu), ("geglu", F.gelu), ("swiglu", F.silu)]
+)
 def test_gated_ffn(name: str, act: Any) -> None:
     """Shazeer 2020, equation 6: (act(x·W) ⊗ x·V)·W₂."""
     ffn = filled(registry.build("ffn", name, 12))
@@ -114,24 +144,41 @@ def test_gated_ffn(name: str, act: Any) -> None:
 def test_gated_and_ungated_ffn_are_of_one_size() -> None:
     """Shazeer 2020, section 3: two thirds of the width, so that three matrices weigh as much as two: 8·768²."""
     with torch.device("meta"):
-        sizes = {name: registry.build("ffn", name, 768) for name in ("relu", "gelu", "swiglu", "geglu", "reglu")}
+        sizes = {
+            name: registry.build("ffn", name, 768)
+            for name in ("relu", "gelu", "swiglu", "geglu", "reglu")
+        }
     assert sizes["swiglu"].up.weight.shape == (2048, 768)
-    assert {sum(weight.numel() for weight in ffn.parameters()) for ffn in sizes.values()} == {4_718_592}
-    assert registry.build("ffn", {"name": "swiglu", "multiple_of": 256}, 64).up.weight.shape == (256, 64)
+    assert {sum(weight.numel() for weight in ffn.parameters()) for ffn in sizes.values()} == {
+        4_718_592
+    }
+    assert registry.build("ffn", {"name": "swiglu", "multiple_of": 256}, 64).up.weight.shape == (
+        256,
+        64,
+    )
 
 
 def test_layer_norm_by_hand() -> None:
     """Ba et al. 2016, with the biased variance, in float64."""
     norm = filled(registry.build("norm", {"name": "layer", "eps": 0.1}, 16))
-    x, (gain, bias) = draw(3, 16).double() * 3 + 1, (parameter.double() for parameter in norm.parameters())
+    x, (gain, bias) = (
+        draw(3, 16).double() * 3 + 1,
+        (parameter.double() for parameter in norm.parameters()),
+    )
     centred = x - x.sum(-1, keepdim=True) / 16
-    close(norm(x.float()).double(), centred / (centred.square().sum(-1, keepdim=True) / 16 + 0.1).sqrt() * gain + bias)
+    close(
+        norm(x.float()).double(),
+        centred / (centred.square().sum(-1, keepdim=True) / 16 + 0.1).sqrt() * gain + bias,
+    )
 
 
 def test_rms_norm_by_hand() -> None:
     """Zhang & Sennrich 2019, equation 4: no centring, in float64."""
     norm = filled(registry.build("norm", {"name": "rms", "eps": 0.1}, 16))
-    x, (gain,) = draw(3, 16).double() * 3 + 1, (parameter.double() for parameter in norm.parameters())
+    x, (gain,) = (
+        draw(3, 16).double() * 3 + 1,
+        (parameter.double() for parameter in norm.parameters()),
+    )
     close(norm(x.float()).double(), x / (x.square().sum(-1, keepdim=True) / 16 + 0.1).sqrt() * gain)
 
 
@@ -155,14 +202,18 @@ def test_the_scale_is_of_the_scores(attn: Choice) -> None:
         pytest.skip("has no scores, or a sink that takes a share")
     flat = filled(registry.build("attn", attn | {"scale": 1e-9}, 16, 4, True))
     x = draw(1, 6, 16)
-    alone = torch.cat([flat(x[:, t : t + 1], context(1)) for t in range(6)], 1)  # a token by itself is its own value
+    alone = torch.cat(
+        [flat(x[:, t : t + 1], context(1)) for t in range(6)], 1
+    )  # a token by itself is its own value
     close(flat(x, context(6)), alone.cumsum(1) / torch.arange(1, 7)[:, None])
 
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_is_that_of_torch(backend: str, causal: bool) -> None:
-    ours = filled(registry.build("attn", {"name": "mha", "bias": True, "backend": backend}, 16, 4, True))
+    ours = filled(
+        registry.build("attn", {"name": "mha", "bias": True, "backend": backend}, 16, 4, True)
+    )
     theirs = nn.MultiheadAttention(16, 4, batch_first=True)
     with torch.no_grad():
         theirs.in_proj_weight.copy_(ours.qkv.weight)
@@ -177,18 +228,31 @@ def test_attention_is_that_of_torch(backend: str, causal: bool) -> None:
 @pytest.mark.parametrize("ffn", ["relu", "gelu"])
 def test_a_block_is_that_of_torch(residual: str, ffn: str) -> None:
     """nn.TransformerEncoderLayer, which is both the layer of 2017 and that of GPT-2."""
-    parts = {"attn": {"name": "mha", "bias": True}, "ffn": {"name": ffn, "bias": True}, "pos": {"name": "none"}}
+    parts = {
+        "attn": {"name": "mha", "bias": True},
+        "ffn": {"name": ffn, "bias": True},
+        "pos": {"name": "none"},
+    }
     model = shaken(make(arch={"layers": 1}, residual={"name": residual}, **parts))
     block: Any = model.stack.blocks[0]
     attn, mlp = block.attn.sublayer, block.ffn.sublayer
-    theirs = nn.TransformerEncoderLayer(16, 4, 64, 0.0, ffn, batch_first=True, norm_first=residual == "pre")
+    theirs = nn.TransformerEncoderLayer(
+        16, 4, 64, 0.0, ffn, batch_first=True, norm_first=residual == "pre"
+    )
     with torch.no_grad():
         theirs.self_attn.in_proj_weight.copy_(attn.qkv.weight)
         theirs.self_attn.in_proj_bias.copy_(attn.qkv.bias)
-    for to, source in ((theirs.self_attn.out_proj, attn.out), (theirs.linear1, mlp.up), (theirs.linear2, mlp.out),
-                       (theirs.norm1, block.attn.norm), (theirs.norm2, block.ffn.norm)):
+    for to, source in (
+        (theirs.self_attn.out_proj, attn.out),
+        (theirs.linear1, mlp.up),
+        (theirs.linear2, mlp.out),
+        (theirs.norm1, block.attn.norm),
+        (theirs.norm2, block.ffn.norm),
+    ):
         to.load_state_dict(source.state_dict())
-    hidden = theirs(model.embed(tokens()), nn.Transformer.generate_square_subsequent_mask(12), is_causal=True)
+    hidden = theirs(
+        model.embed(tokens()), nn.Transformer.generate_square_subsequent_mask(12), is_causal=True
+    )
     if residual == "pre":
         hidden = model.stack.norm(hidden)
     close(model(tokens()), hidden @ model.embed.weight.T)
@@ -216,4 +280,6 @@ def test_a_window_is_so_many_tokens(attn: Choice, window: int) -> None:
     y = model.stack(x)
     for t in range(12):
         (gradient,) = torch.autograd.grad(y[:, t].square().sum(), x, retain_graph=True)
-        assert gradient.abs().amax((0, 2)).nonzero().flatten().tolist() == list(range(max(0, t - window + 1), t + 1))
+        assert gradient.abs().amax((0, 2)).nonzero().flatten().tolist() == list(
+            range(max(0, t - window + 1), t + 1)
+        )

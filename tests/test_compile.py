@@ -14,7 +14,8 @@ from zoo.objectives import IGNORE
 
 KNOWN = {  # where a graph ends, and why
     # it would take a recurrence apart, a step for each token
-    "lstm": "Dynamo does not support RNN, GRU, or LSTM", "rnn": "Dynamo does not support RNN, GRU, or LSTM",
+    "lstm": "Dynamo does not support RNN, GRU, or LSTM",
+    "rnn": "Dynamo does not support RNN, GRU, or LSTM",
 }
 
 

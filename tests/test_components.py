@@ -42,9 +42,13 @@ def state_of(model: nn.Module) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for path, module in model.named_modules():
         for key, value in vars(module).items():
-            state[f"{path}:{key}"] = copy.copy(value) if isinstance(value, list | dict | set) else id(value)
+            state[f"{path}:{key}"] = (
+                copy.copy(value) if isinstance(value, list | dict | set) else id(value)
+            )
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return state | {name: (tensor._version, tensor.detach().clone()) for name, tensor in tensors.items()}
+    return state | {
+        name: (tensor._version, tensor.detach().clone()) for name, tensor in tensors.items()
+    }
 
 
 def unchanged(before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -82,7 +86,10 @@ def test_every_parameter_gets_a_gradient(case: Case) -> None:
 @cases()
 @pytest.mark.parametrize("padded", [False, True])
 def test_blocks_that_are_recomputed_give_the_same_gradients(case: Case, padded: bool) -> None:
-    model, given = made(case), {"padding_mask": torch.arange(12)[None] < torch.tensor([[12], [9]])} if padded else {}
+    model, given = (
+        made(case),
+        {"padding_mask": torch.arange(12)[None] < torch.tensor([[12], [9]])} if padded else {},
+    )
     kept = gradients(model, loss_of(model, **given))
     model.stack.checkpointing = True
     for name, gradient in gradients(model, loss_of(model, **given)).items():
@@ -97,7 +104,9 @@ def test_no_token_sees_a_later_one(case: Case) -> None:
     for t in range(x.shape[1]):
         (gradient,) = torch.autograd.grad(logits[:, t].square().sum(), x, retain_graph=True)
         reached = gradient.abs().amax((0, 2))
-        assert (reached[t + 1 :] == 0).all(), f"token {t} sees {reached[t + 1 :].nonzero().flatten() + t + 1}"
+        assert (reached[t + 1 :] == 0).all(), (
+            f"token {t} sees {reached[t + 1 :].nonzero().flatten() + t + 1}"
+        )
         assert reached[t] > 0
         assert t == 0 or (reached[:t] > 0).any(), f"token {t} sees nothing before it"
 
@@ -148,7 +157,9 @@ def test_saved_and_loaded_gives_the_same_bits(case: Case) -> None:
 @cases()
 @pytest.mark.parametrize("way", ["cast", "autocast"])
 def test_bfloat16_is_near_float32(case: Case, way: str) -> None:
-    model = made(case).to(torch.bfloat16).float()  # the same weights in both, so that only the arithmetic differs
+    model = (
+        made(case).to(torch.bfloat16).float()
+    )  # the same weights in both, so that only the arithmetic differs
     with torch.no_grad():
         expected = model(tokens())
         with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
@@ -175,7 +186,10 @@ def test_neighbours_far_away_stay_apart_in_bfloat16(case: Case) -> None:
     moved = []
     for first in (0, FAR):
         places = torch.arange(first, first + 2)[None]
-        here = position.embed(x, places), position.rotate(places)(x.unflatten(-1, (ARCH["heads"], -1)).transpose(1, 2))
+        here = (
+            position.embed(x, places),
+            position.rotate(places)(x.unflatten(-1, (ARCH["heads"], -1)).transpose(1, 2)),
+        )
         assert {y.dtype for y in here} == {torch.bfloat16}
         moved.append([not torch.equal(y[..., 0, :], y[..., 1, :]) for y in here])
     assert moved[0] == moved[1]
@@ -226,7 +240,9 @@ def test_a_row_that_sees_nothing_gives_zeros(choice: Choice) -> None:
         for bias in biases:
             bias.zero_()
     padding = torch.tensor([[True] * 6, [False] * 6])
-    for bias in (None, torch.zeros(1, 4, 6, 6, requires_grad=True)) if "bias" in attn.honours else (None,):
+    for bias in (
+        (None, torch.zeros(1, 4, 6, 6, requires_grad=True)) if "bias" in attn.honours else (None,)
+    ):
         y = attn(x, Context(torch.arange(6)[None], True, 6, padding, bias=bias))
         assert (y[1] == 0).all()
         assert (y[0] != 0).any()
@@ -261,8 +277,11 @@ def test_mixed_precision_makes_torch_warn_of_nothing(norm: Choice, placed: str) 
     """Sublayers give 16 bits and weights have 32; what comes out is what 32 bits give, to the 8 that are kept."""
     if placed == "of queries and keys" and norm["name"] == "none":
         pytest.skip("attn.qk_norm=null says that")
-    parts = {"norm": norm, "residual": "sandwich"} if placed == "in the residual stream" else {
-        "attn": chosen("attn", "mha") | {"qk_norm": norm["name"]}}
+    parts = (
+        {"norm": norm, "residual": "sandwich"}
+        if placed == "in the residual stream"
+        else {"attn": chosen("attn", "mha") | {"qk_norm": norm["name"]}}
+    )
     model = shaken(make(**parts))
     exact = model(tokens())
     torch.set_warn_always(True)

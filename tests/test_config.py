@@ -21,7 +21,10 @@ from zoo.registry import ZooError
     [
         ("norm=rsm", "norm=rsm: no such norm: did you mean 'rms'.*layer, rms"),
         ("nrom=rms", "unknown word 'nrom' in 'nrom=rms': did you mean 'norm'"),
-        ("norm=rms norm.epss=1", r"norm has no option 'epss': did you mean 'eps'\? \(there are: eps, zero_centered\)"),
+        (
+            "norm=rms norm.epss=1",
+            r"norm has no option 'epss': did you mean 'eps'\? \(there are: eps, zero_centered\)",
+        ),
         ("norm.epss=1", "norm has no option 'epss': did you mean 'eps'"),
         ("norm.eps=abc", "norm.eps: .*'abc'"),
         ("norm=rms norm.bias=true", "norm has no option 'bias'"),
@@ -47,7 +50,10 @@ from zoo.registry import ZooError
         ("norm=layer,rms", "names several, of which a run takes one: -m"),
         ("arch.dmi=3", "arch has no option 'dmi': did you mean 'dim'"),
         ("arch.dim=3.5", "arch.dim: .*3.5"),
-        (f"arch.dropout={'1' * 400} arch.dim=32", "arch.dropout: int too large to convert to float"),
+        (
+            f"arch.dropout={'1' * 400} arch.dim=32",
+            "arch.dropout: int too large to convert to float",
+        ),
         ("arch.dim=null", "arch.dim"),
         ("attn.backend=spda", "attn.backend: .*spda"),
         ("attn.kv_heads=2", "attn has no option 'kv_heads'"),
@@ -67,11 +73,17 @@ from zoo.registry import ZooError
         ("norm", "norm"),
         ("norm=", "norm"),
         ("norm=[rms", "rms"),
-        ("data.path=Bücher", r"""cannot read 'data.path=Bücher': quote the value, as in data.path='"Bücher"'$"""),
+        (
+            "data.path=Bücher",
+            r"""cannot read 'data.path=Bücher': quote the value, as in data.path='"Bücher"'$""",
+        ),
         ("+norm._target_=os.system", "_target_"),
         ("+norm.epss=1", "epss"),
         ("norm.eps=${oc.env:HOME}", "norm.eps"),
-        ("trainer.log_every=${oc.env:HOME}", r"trainer.log_every: Value .* could not be converted to Integer"),
+        (
+            "trainer.log_every=${oc.env:HOME}",
+            r"trainer.log_every: Value .* could not be converted to Integer",
+        ),
         ("~norm", "norm"),
     ],
 )
@@ -117,13 +129,21 @@ CHOSEN = [group for group in config.menu() if group in registry.groups()]
 @pytest.mark.parametrize("row", range(max(len(registry.entries(group)) for group in CHOSEN)))
 def test_every_choice_composes_with_its_defaults(row: int) -> None:
     """One of each group at a time, until every one has had its turn."""
-    picked = {group: list(registry.entries(group))[row % len(registry.entries(group))] for group in CHOSEN}
-    needed = [f"{group}.{option}={value}" for group, name in picked.items()
-              for option, value in chosen(group, name).items() if option != "name"]
+    picked = {
+        group: list(registry.entries(group))[row % len(registry.entries(group))] for group in CHOSEN
+    }
+    needed = [
+        f"{group}.{option}={value}"
+        for group, name in picked.items()
+        for option, value in chosen(group, name).items()
+        if option != "name"
+    ]
     composed = config.compose([*(f"{group}={name}" for group, name in picked.items()), *needed])
     assert config.choices(composed) == picked
     for group, name in picked.items():
-        assert composed[group].keys() == {option.name for option in fields(registry.entry(group, name).options)}
+        assert composed[group].keys() == {
+            option.name for option in fields(registry.entry(group, name).options)
+        }
     assert "${" not in repr(composed)
 
 
@@ -148,7 +168,12 @@ def test_composing_twice_gives_equal_configurations_that_share_nothing() -> None
 def files(tmp_path: Path) -> list[str]:
     """A model and an experiment of somebody's own, that say different things of the same options."""
     for group, name, head, body in (
-        ("model", "own", "override /norm: rms", "arch: {dim: 64, layers: 2, heads: 2}\nnorm: {eps: 0.1}\n"),
+        (
+            "model",
+            "own",
+            "override /norm: rms",
+            "arch: {dim: 64, layers: 2, heads: 2}\nnorm: {eps: 0.1}\n",
+        ),
         ("experiment", "own", "override /ffn: swiglu", "arch: {layers: 3, heads: 8}\nseed: 5\n"),
     ):
         (tmp_path / group).mkdir()
@@ -163,7 +188,11 @@ def test_the_command_line_wins_over_experiment_over_model_over_defaults(files: l
     assert composed["arch"]["length"] == default["arch"]["length"]
     assert composed["arch"]["dim"] == 64 != default["arch"]["dim"]
     assert (composed["arch"]["layers"], composed["arch"]["heads"], composed["seed"]) == (3, 4, 5)
-    assert (composed["norm"]["name"], composed["norm"]["eps"], composed["ffn"]["name"]) == ("rms", 0.1, "swiglu")
+    assert (composed["norm"]["name"], composed["norm"]["eps"], composed["ffn"]["name"]) == (
+        "rms",
+        0.1,
+        "swiglu",
+    )
     chosen = config.compose([*files, "norm=layer", "ffn=relu", "seed=6"])
     assert (chosen["norm"]["name"], chosen["ffn"]["name"], chosen["seed"]) == ("layer", "relu", 6)
 
@@ -177,7 +206,11 @@ def test_a_study_may_take_a_model(files: list[str]) -> None:
 def test_a_pattern_can_be_typed() -> None:
     words = ["arch.pattern=[{attn:{window:8}},{attn:{window:null},ffn:swiglu},{}]", "arch.layers=6"]
     composed = config.compose(words)
-    assert composed["arch"]["pattern"] == [{"attn": {"window": 8}}, {"attn": {"window": None}, "ffn": "swiglu"}, {}]
+    assert composed["arch"]["pattern"] == [
+        {"attn": {"window": 8}},
+        {"attn": {"window": None}, "ffn": "swiglu"},
+        {},
+    ]
     blocks: Any = models.build(composed, device="meta").stack.blocks
     assert [block.attn.sublayer.window for block in blocks] == [8, None, None] * 2
     assert [hasattr(block.ffn.sublayer, "gate") for block in blocks] == [False, True, False] * 2
@@ -204,19 +237,26 @@ def test_the_jobs_of_a_multirun_are_the_product() -> None:
 def test_different_names_the_keys_that_differ() -> None:
     one = {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "f": [1], "only": 1}
     other = {"a": 1, "b": {"c": 4, "d": {"e": 5}}, "f": [1, 2]}
-    assert config.different(one, other) == config.different(other, one) == ["b.c", "b.d.e", "f", "only"]
+    assert (
+        config.different(one, other)
+        == config.different(other, one)
+        == ["b.c", "b.d.e", "f", "only"]
+    )
     assert config.different(one, one) == []
     told = config.different(config.compose(["norm=rms"]), config.compose(["arch.dim=64"]))
     assert told == ["arch.dim", "norm.bias", "norm.eps", "norm.name", "norm.zero_centered"]
     assert config.different({"a": {}}, {"a": None}) == ["a"]
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["changing=[optm]"], r"changing names 'optm', which no configuration has.*'optim'"),
-    (["changing=[optim.ls]"], "changing names 'optim.ls'"),
-    (["trainer.strategy=ddpp"], "trainer.strategy=ddpp is none of auto, ddp, fsdp"),
-    (["trainer.strategy=ddp_spawn"], "trainer.strategy=ddp_spawn is none of"),
-])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["changing=[optm]"], r"changing names 'optm', which no configuration has.*'optim'"),
+        (["changing=[optim.ls]"], "changing names 'optim.ls'"),
+        (["trainer.strategy=ddpp"], "trainer.strategy=ddpp is none of auto, ddp, fsdp"),
+        (["trainer.strategy=ddp_spawn"], "trainer.strategy=ddp_spawn is none of"),
+    ],
+)
 def test_what_no_run_knows_is_refused(words: list[str], told: str) -> None:
     with pytest.raises(ZooError, match=told):
         config.compose(words)
@@ -229,10 +269,17 @@ def test_a_run_from_before_an_option_was_there_had_its_default() -> None:
     assert config.changed(now, before) == ["loader.stream"]
 
 
-@pytest.mark.parametrize("words", [
-    [], ["norm=rms", "norm.eps=1e-3"], ["model=llama_7b", "size=tiny", "ffn.hidden=32"], ["model=t5", "arch.vocab=50"],
-    ["experiment=smoke", "+norm.more=1"], ["attn=gqa", "attn.kv_heads=2", "loader.length=${arch.dim}"],
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["norm=rms", "norm.eps=1e-3"],
+        ["model=llama_7b", "size=tiny", "ffn.hidden=32"],
+        ["model=t5", "arch.vocab=50"],
+        ["experiment=smoke", "+norm.more=1"],
+        ["attn=gqa", "attn.kv_heads=2", "loader.length=${arch.dim}"],
+    ],
+)
 def test_the_short_way_composes_what_hydra_does(words: list[str]) -> None:
     with config.composing():
         given = [word for word in words if "." in word and not word.startswith("+")]
@@ -243,8 +290,16 @@ def test_the_short_way_composes_what_hydra_does(words: list[str]) -> None:
 
 def test_a_size_changes_nothing_that_the_command_line_gives() -> None:
     for words, path, value in (
-        (["model=gpt", "arch.pattern=[{attn:{window:8}},{}]"], ("arch", "pattern", 0, "attn", "window"), 8),
-        (["model=mixtral_8x7b", "ffn.expert={name:swiglu,hidden:48}"], ("ffn", "expert", "hidden"), 48),
+        (
+            ["model=gpt", "arch.pattern=[{attn:{window:8}},{}]"],
+            ("arch", "pattern", 0, "attn", "window"),
+            8,
+        ),
+        (
+            ["model=mixtral_8x7b", "ffn.expert={name:swiglu,hidden:48}"],
+            ("ffn", "expert", "hidden"),
+            48,
+        ),
         (["model=llama3_8b", "arch.layers=7"], ("arch", "layers"), 7),
     ):
         found = config.compose([*words, "size=tiny"])
@@ -256,15 +311,32 @@ def test_a_size_changes_nothing_that_the_command_line_gives() -> None:
 @pytest.mark.parametrize(
     ("words", "path", "expected"),
     [
-        ("model=t5 arch.cross={name:gqa,kv_heads:2}", ("arch", "cross"), {"name": "gqa", "scale": 1.0, "kv_heads": 2}),
-        ("model=mixtral_8x7b ffn.expert={name:gelu,bias:true}", ("ffn", "expert"),
-         {"name": "gelu", "hidden": 14336, "bias": True}),
-        ("model=llama3_405b pos.scaling={name:linear,factor:2}", ("pos", "scaling"), {"name": "linear", "factor": 2}),
-        ("model=modernbert_base pos=learned", ("arch", "pattern", 0), {"attn": {"window": 65}, "pos": {}}),
+        (
+            "model=t5 arch.cross={name:gqa,kv_heads:2}",
+            ("arch", "cross"),
+            {"name": "gqa", "scale": 1.0, "kv_heads": 2},
+        ),
+        (
+            "model=mixtral_8x7b ffn.expert={name:gelu,bias:true}",
+            ("ffn", "expert"),
+            {"name": "gelu", "hidden": 14336, "bias": True},
+        ),
+        (
+            "model=llama3_405b pos.scaling={name:linear,factor:2}",
+            ("pos", "scaling"),
+            {"name": "linear", "factor": 2},
+        ),
+        (
+            "model=modernbert_base pos=learned",
+            ("arch", "pattern", 0),
+            {"attn": {"window": 65}, "pos": {}},
+        ),
         ("model=gemma2_2b attn=lstm pos=none", ("arch", "pattern", 0), {"attn": {}}),
     ],
 )
-def test_what_a_file_says_of_a_part_goes_with_the_part(words: str, path: tuple[Any, ...], expected: Any) -> None:
+def test_what_a_file_says_of_a_part_goes_with_the_part(
+    words: str, path: tuple[Any, ...], expected: Any
+) -> None:
     """Options that the new part has not are left out with the old one; the others stay, as for any part."""
     found: Any = config.compose(words.split())
     for key in path:
@@ -276,10 +348,14 @@ def test_what_a_file_says_of_a_part_goes_with_the_part(words: str, path: tuple[A
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("cross=gqa", "write arch.cross=... instead of 'cross=gqa'"), ("scaling=yarn", "write pos.scaling=..."),
-        ("arch.pattern=[{attn:null}]", "attn must be a name or its options"), ("arch.pattern=[{attn:5}]", "not 5"),
-        ("pos=rope pos.scaling=true", "scaling must be a name or a mapping"), ("model=t5 arch.cross=null", "needs arch.cross"),
-        ("model=modernbert_base pos=sinusoidal", "only one position"), ("ffn=moe ffn.shared=[]", "ffn must be a name"),
+        ("cross=gqa", "write arch.cross=... instead of 'cross=gqa'"),
+        ("scaling=yarn", "write pos.scaling=..."),
+        ("arch.pattern=[{attn:null}]", "attn must be a name or its options"),
+        ("arch.pattern=[{attn:5}]", "not 5"),
+        ("pos=rope pos.scaling=true", "scaling must be a name or a mapping"),
+        ("model=t5 arch.cross=null", "needs arch.cross"),
+        ("model=modernbert_base pos=sinusoidal", "only one position"),
+        ("ffn=moe ffn.shared=[]", "ffn must be a name"),
     ],
 )
 def test_a_part_within_a_part_is_refused_in_plain_words(words: str, told: str) -> None:
@@ -310,29 +386,52 @@ def test_every_option_of_a_choice_inside_a_component_can_be_given() -> None:
     """As arch.cross=gqa arch.cross.kv_heads=1."""
     tried = inner_choices()
     places = {place for place, _ in tried}
-    assert places >= {"arch.cross", "attn.qk_norm", "head.norm", "pos.scaling", "ffn.expert", "ffn.shared"}
+    assert places >= {
+        "arch.cross",
+        "attn.qk_norm",
+        "head.norm",
+        "pos.scaling",
+        "ffn.expert",
+        "ffn.shared",
+    }
     with config.composing() as compose:
         for (place, inner), outer in tried.items():
             group, option = place.split(".")
             values = dict(plain_values(registry.group_within(option), inner))
-            words = [outer, f"{place}={inner}", *(f"{place}.{word}={value}" for word, value in values.items())]
+            words = [
+                outer,
+                f"{place}={inner}",
+                *(f"{place}.{word}={value}" for word, value in values.items()),
+            ]
             found = compose(words)[group][option]
             assert found == ({"name": inner} | values if values else inner), words
-        spelled = config.spelled(["arch=encoder_decoder", "arch.cross=gqa", "arch.cross.kv_heads=1", "model=t5"])
+        spelled = config.spelled(
+            ["arch=encoder_decoder", "arch.cross=gqa", "arch.cross.kv_heads=1", "model=t5"]
+        )
         found = config.finished(hydra.compose("config", spelled), spelled)  # as in a job of Hydra's
-        assert found["arch"]["cross"] == {"name": "gqa", "kv_heads": 1, "scale": 1.0}, "with the options of the model's file"
+        assert found["arch"]["cross"] == {"name": "gqa", "kv_heads": 1, "scale": 1.0}, (
+            "with the options of the model's file"
+        )
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    ("model=t5 arch.cross.window=3", "cross=mha has no option 'window'"),
-    ("model=t5 arch.cross.kv_heads=1", "cross=mha has no option 'kv_heads'"),
-    ("attn.qk_norm=rsm", "unknown norm 'rsm': did you mean 'rms'"),
-    ("attn.qk_norm={name:rms,epss:1}", "norm=rms has no option 'epss'"),
-    ("attn.qk_norm={name:rms,eps:nan}", "norm.eps=nan must be a finite number"),
-    ("attn.qk_norm={_target_:os.system}", "nothing is chosen there"),
-    ("attn.qk_norm.eps=1e-3", "attn.qk_norm is given options, but nothing is chosen there: add attn.qk_norm=NAME"),
-    ("arch.cross.bias=true", "arch=decoder has no option 'cross'"),
-])
-def test_an_option_that_a_choice_inside_a_component_has_not_is_refused(words: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("model=t5 arch.cross.window=3", "cross=mha has no option 'window'"),
+        ("model=t5 arch.cross.kv_heads=1", "cross=mha has no option 'kv_heads'"),
+        ("attn.qk_norm=rsm", "unknown norm 'rsm': did you mean 'rms'"),
+        ("attn.qk_norm={name:rms,epss:1}", "norm=rms has no option 'epss'"),
+        ("attn.qk_norm={name:rms,eps:nan}", "norm.eps=nan must be a finite number"),
+        ("attn.qk_norm={_target_:os.system}", "nothing is chosen there"),
+        (
+            "attn.qk_norm.eps=1e-3",
+            "attn.qk_norm is given options, but nothing is chosen there: add attn.qk_norm=NAME",
+        ),
+        ("arch.cross.bias=true", "arch=decoder has no option 'cross'"),
+    ],
+)
+def test_an_option_that_a_choice_inside_a_component_has_not_is_refused(
+    words: str, told: str
+) -> None:
     with pytest.raises(ZooError, match=told):
         config.compose(words.split())

@@ -26,7 +26,9 @@ def member(group: str, spoilt: str = "", **instead: Any) -> Any:
     parts |= instead
     parts = {name: part for name, part in parts.items() if name != spoilt}
     called = {name: part for name, part in parts.items() if name == "__call__"}
-    return type("Member", (SimpleNamespace,), called)(**{name: part for name, part in parts.items() if name not in called})
+    return type("Member", (SimpleNamespace,), called)(
+        **{name: part for name, part in parts.items() if name not in called}
+    )
 
 
 def test_every_group_says_what_it_asks() -> None:
@@ -68,7 +70,9 @@ class Plain(nn.Module):
 @pytest.mark.usefixtures("own_registry")
 def test_a_component_from_outside_is_refused_as_the_model_is_made(group: str) -> None:
     register(group, "mine", "from outside")(Plain)
-    with pytest.raises(ZooError, match=rf"^{group}=mine from tests.test_contracts cannot be used: it(s| has)") as refused:
+    with pytest.raises(
+        ZooError, match=rf"^{group}=mine from tests.test_contracts cannot be used: it(s| has)"
+    ) as refused:
         make(device="meta", **{group: "mine"})
     assert contracts.CONTRACTS[group][1].removeprefix("forward") in str(refused.value)
 

@@ -12,7 +12,14 @@ import torch
 from zoo import config, coordinates
 from zoo.registry import ZooError
 
-WORDS = ["arch.layers=2", "arch.heads=2", "arch.length=32", "arch.vocab=64", "tokenizer=byte", "optim.lr=0.01"]
+WORDS = [
+    "arch.layers=2",
+    "arch.heads=2",
+    "arch.length=32",
+    "arch.vocab=64",
+    "tokenizer=byte",
+    "optim.lr=0.01",
+]
 
 
 def growth(*words: str, steps: int = 4) -> dict[str, float]:
@@ -21,12 +28,16 @@ def growth(*words: str, steps: int = 4) -> dict[str, float]:
     drawn = torch.randint(64, (4, 33), generator=draw)
     batch = {"tokens": drawn[:, :-1], "labels": drawn[:, 1:]}
     configs = {width: config.compose([*WORDS, *words, f"arch.dim={width}"]) for width in (32, 256)}
-    return coordinates.exponents({width: coordinates.sizes(made, batch, steps) for width, made in configs.items()})
+    return coordinates.exponents(
+        {width: coordinates.sizes(made, batch, steps) for width, made in configs.items()}
+    )
 
 
 @pytest.mark.parametrize(("optim", "lr"), [("adamw", 0.005), ("lion", 0.002)])
 def test_with_mup_nothing_grows(optim: str, lr: float) -> None:
-    found = growth("init=mup", "init.dim=32", "init.head_dim=16", f"optim={optim}", f"optim.lr={lr}")
+    found = growth(
+        "init=mup", "init.dim=32", "init.head_dim=16", f"optim={optim}", f"optim.lr={lr}"
+    )
     assert found.keys() == {"embed", "attn", "ffn", "stack", "logits"}
     assert -0.5 < found.pop("logits") < 0.25, "they start at 1/√width, and learn to be of one size"
     assert all(abs(exponent) < 0.25 for exponent in found.values()), found
@@ -46,22 +57,47 @@ def test_before_any_step_both_are_of_one_size() -> None:
 
 
 def test_an_exponent_is_the_slope_of_the_logarithms() -> None:
-    found = coordinates.exponents({width: {"x": [9.0, 3 * width**1.5], "y": [9.0, 2.0]} for width in (8, 16, 64)})
+    found = coordinates.exponents(
+        {width: {"x": [9.0, 3 * width**1.5], "y": [9.0, 2.0]} for width in (8, 16, 64)}
+    )
     assert found == pytest.approx({"x": 1.5, "y": 0.0})
 
 
-def test_the_command_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_command_prints_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "text").mkdir()
     for number in range(20):
-        (tmp_path / "text" / f"{number}.txt").write_text("a few words of text\n" * 20, encoding="utf-8")
+        (tmp_path / "text" / f"{number}.txt").write_text(
+            "a few words of text\n" * 20, encoding="utf-8"
+        )
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "cache"))
-    words = ["init=mup", "data=text", f"data.path={tmp_path / 'text'}", "arch.length=16", "loader.batch_size=2"]
-    command = ["coordinates", *words, "--widths", "32", "16", "--steps", "1", "--out", str(tmp_path / "out.svg")]
+    words = [
+        "init=mup",
+        "data=text",
+        f"data.path={tmp_path / 'text'}",
+        "arch.length=16",
+        "loader.batch_size=2",
+    ]
+    command = [
+        "coordinates",
+        *words,
+        "--widths",
+        "32",
+        "16",
+        "--steps",
+        "1",
+        "--out",
+        str(tmp_path / "out.svg"),
+    ]
     monkeypatch.setattr(sys, "argv", command)
     coordinates.main()
     told = capsys.readouterr().out
-    assert all(word in told for word in ("dim 16", "dim 32", "exponent", "embed", "attn", "ffn", "stack", "logits"))
+    assert all(
+        word in told
+        for word in ("dim 16", "dim 32", "exponent", "embed", "attn", "ffn", "stack", "logits")
+    )
     assert (tmp_path / "out.svg").read_text(encoding="utf-8").count("arch.dim") >= 1
 
 

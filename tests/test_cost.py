@@ -44,7 +44,11 @@ def test_flops_by_hand() -> None:
 
 
 def test_layers_that_differ_are_counted_each() -> None:
-    pattern: list[Any] = [{"ffn": "swiglu"}, {"attn": {"head_dim": 8}}, {"attn": {"name": "gqa", "kv_heads": 2}}]
+    pattern: list[Any] = [
+        {"ffn": "swiglu"},
+        {"attn": {"head_dim": 8}},
+        {"attn": {"name": "gqa", "kv_heads": 2}},
+    ]
     model = make(device="meta", arch={"layers": 4, "pattern": pattern})
     assert 2 * LENGTH * cost.flops(model, LENGTH) == counted(model)
 
@@ -54,7 +58,9 @@ def test_parts_add_up_to_the_whole(case: Case) -> None:
     model = make(**{case[0]: case[1]})
     parts = cost.parameters(model)
     assert sum(parts.values()) == sum(parameter.numel() for parameter in model.parameters())
-    assert parts.keys() <= {"embed", "positions", "attn", "ffn", "norm", "head"}, "parts that people know by name"
+    assert parts.keys() <= {"embed", "positions", "attn", "ffn", "norm", "head"}, (
+        "parts that people know by name"
+    )
 
 
 GPT2 = {  # Radford et al. 2019, at dim 768, 12 layers, vocabulary 50,257 and 1,024 positions: 4·dim² and 8·dim² a layer
@@ -67,7 +73,8 @@ GPT2 = {  # Radford et al. 2019, at dim 768, 12 layers, vocabulary 50,257 and 1,
 
 
 @pytest.mark.parametrize(
-    ("words", "total", "head"), [([], 124_439_808, {}), (["head.tied=false"], 163_037_184, {"head": 50_257 * 768})]
+    ("words", "total", "head"),
+    [([], 124_439_808, {}), (["head.tied=false"], 163_037_184, {"head": 50_257 * 768})],
 )
 def test_gpt2_by_parts(words: list[str], total: int, head: dict[str, int]) -> None:
     """The totals are those of transformers' GPT2LMHeadModel, tied and untied."""
@@ -85,18 +92,32 @@ def test_a_layer_is_twelve_times_dim_squared() -> None:
 @pytest.mark.parametrize(("attn", "kv_heads"), [("mha", 4), ("gqa", 2), ("mqa", 1)])
 def test_the_cache_holds_keys_and_values(attn: str, kv_heads: int) -> None:
     """Shazeer 2019, section 3: two entries of the head's width for each KV head, layer and token; four bytes each."""
-    told = cost.of(config.compose([f"attn={attn}", "arch.dim=16", "arch.layers=3", "arch.heads=4", "arch.length=64"]))
+    told = cost.of(
+        config.compose(
+            [f"attn={attn}", "arch.dim=16", "arch.layers=3", "arch.heads=4", "arch.length=64"]
+        )
+    )
     assert told["kv_cache_bytes_per_token"] == 2 * 3 * kv_heads * 4 * 4
     assert told["kv_cache_bytes"] == 64 * told["kv_cache_bytes_per_token"]
 
 
 def test_what_training_costs() -> None:
     """Three forward passes a step, backward included; 6·N beside it (Kaplan et al. 2020)."""
-    words = ["arch.dim=16", "arch.layers=2", "arch.length=32", "loader.batch_size=4", "trainer.max_steps=10"]
+    words = [
+        "arch.dim=16",
+        "arch.layers=2",
+        "arch.length=32",
+        "loader.batch_size=4",
+        "trainer.max_steps=10",
+    ]
     told = cost.of(config.compose(words))
     assert told["flops_per_token"] == 3 * told["flops_per_token_forward"]
     assert told["training_flops"] == told["flops_per_token"] * 10 * 4 * 32
-    assert told["flops_per_token_6n"] == 6 * told["parameters"] == 6 * sum(told["parameters_by_part"].values())
+    assert (
+        told["flops_per_token_6n"]
+        == 6 * told["parameters"]
+        == 6 * sum(told["parameters_by_part"].values())
+    )
 
 
 MEMORY = ["arch.dim=32", "arch.layers=2", "arch.length=32"]
@@ -105,7 +126,11 @@ MEMORY = ["arch.dim=32", "arch.layers=2", "arch.length=32"]
 def test_training_memory_is_the_state_and_a_micro_batch() -> None:
     """Weights, gradients and AdamW's two moments are 16 bytes a parameter; beside them each token takes its share."""
     small, large, split = (
-        cost.training_memory(config.compose([*MEMORY, f"loader.batch_size={size}", f"trainer.accumulate={accumulate}"]))
+        cost.training_memory(
+            config.compose(
+                [*MEMORY, f"loader.batch_size={size}", f"trainer.accumulate={accumulate}"]
+            )
+        )
         for size, accumulate in ((4, 1), (8, 1), (8, 2))
     )
     total = cost.of(config.compose(MEMORY))["parameters"]
@@ -113,10 +138,19 @@ def test_training_memory_is_the_state_and_a_micro_batch() -> None:
     assert split == small
 
 
-@pytest.mark.parametrize(("devices", "nodes", "accumulate", "micro"), [(1, 1, 1, 16), (2, 1, 1, 8), (2, 2, 1, 4), (2, 2, 2, 2)])
-def test_a_micro_batch_is_what_one_device_has_of_a_batch_at_once(devices: int, nodes: int, accumulate: int,
-                                                                 micro: int) -> None:
-    words = ["loader.batch_size=16", f"trainer.devices={devices}", f"trainer.nodes={nodes}", f"trainer.accumulate={accumulate}"]
+@pytest.mark.parametrize(
+    ("devices", "nodes", "accumulate", "micro"),
+    [(1, 1, 1, 16), (2, 1, 1, 8), (2, 2, 1, 4), (2, 2, 2, 2)],
+)
+def test_a_micro_batch_is_what_one_device_has_of_a_batch_at_once(
+    devices: int, nodes: int, accumulate: int, micro: int
+) -> None:
+    words = [
+        "loader.batch_size=16",
+        f"trainer.devices={devices}",
+        f"trainer.nodes={nodes}",
+        f"trainer.accumulate={accumulate}",
+    ]
     plan = cost.layout(config.compose(words))
     assert (plan.micro, plan.gpus) == (micro, devices * nodes)
 
@@ -133,14 +167,21 @@ def test_activations_are_those_that_autograd_keeps(backend: str) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         logits = model(torch.zeros(4, 32, dtype=torch.long))
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.zeros(4 * 32, dtype=torch.long))
+        torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), torch.zeros(4 * 32, dtype=torch.long)
+        )
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    activations = sum(x.untyped_storage().nbytes() for place, x in kept.items() if place not in own) + logits.nbytes
+    activations = (
+        sum(x.untyped_storage().nbytes() for place, x in kept.items() if place not in own)
+        + logits.nbytes
+    )
     state = 16 * sum(parameter.numel() for parameter in model.parameters())
     assert cost.training_memory(configured) - state == pytest.approx(activations, rel=0.02)
 
 
-@pytest.mark.parametrize(("number", "shown"), [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (3 * 2**40, "3 TiB")])
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, "0 B"), (1023, "1,023 B"), (1024, "1 KiB"), (3 * 2**40, "3 TiB")]
+)
 def test_bytes_in_the_unit_a_person_would_choose(number: int, shown: str) -> None:
     assert cost.size(number) == shown
 
@@ -154,7 +195,14 @@ def test_a_title_is_shown_as_it_was_typed() -> None:
 
 def test_a_large_model_costs_no_memory() -> None:
     """LLaMA 7B (Touvron et al. 2023, table 2), counted as transformers' LlamaForCausalLM counts it."""
-    words = ["arch.dim=4096", "arch.layers=32", "arch.heads=32", "arch.vocab=32000", "arch.length=2048", "pos=rope"]
+    words = [
+        "arch.dim=4096",
+        "arch.layers=32",
+        "arch.heads=32",
+        "arch.vocab=32000",
+        "arch.length=2048",
+        "pos=rope",
+    ]
     words += ["ffn=swiglu", "ffn.hidden=11008", "norm=rms", "head.tied=false"]
     model = models.build(config.compose(words), device="meta")
     assert sum(parameter.numel() for parameter in model.parameters()) == 6_738_415_616
@@ -164,5 +212,8 @@ def test_the_logits_of_a_large_vocabulary_do_not_count_all_at_once() -> None:
     """They are made in parts, of `zoo.loss.LOGITS` at most: twice the tokens beyond that cost no more logits."""
     words = [*MEMORY, "arch.vocab=65536", "loader.batch_size=16"]
     whole = 2 * 16 * 32 * 65536 * 4
-    grown, model = cost.training_memory(config.compose(words)), cost.of(config.compose(words))["parameters"]
+    grown, model = (
+        cost.training_memory(config.compose(words)),
+        cost.of(config.compose(words))["parameters"],
+    )
     assert grown < 16 * model + whole / 4

@@ -22,17 +22,26 @@ SAMPLE, SLICES = 90, 40
 
 
 def product() -> list[Parts]:
-    names, embeds = [list(registry.entries(group)) for group in GROUPS], list(registry.entries("embed"))
+    names, embeds = (
+        [list(registry.entries(group)) for group in GROUPS],
+        list(registry.entries("embed")),
+    )
     every = itertools.product(*names)
-    return [dict(zip(GROUPS, picked, strict=True)) | {"embed": embeds[number % len(embeds)]}
-            for number, picked in enumerate(every)]
+    return [
+        dict(zip(GROUPS, picked, strict=True)) | {"embed": embeds[number % len(embeds)]}
+        for number, picked in enumerate(every)
+    ]
 
 
 def meaningless(parts: Parts) -> str | None:
     """Why these parts cannot be put together, in a word of the refusal: the only combinations that may be refused."""
     if parts["block"] == "parallel" and parts["residual"] in ("post", "deepnorm"):
         return "block=parallel"
-    if honours(parts["attn"]).isdisjoint(("rotate", "bias")) and parts["pos"] in ("rope", "alibi", "t5"):
+    if honours(parts["attn"]).isdisjoint(("rotate", "bias")) and parts["pos"] in (
+        "rope",
+        "alibi",
+        "t5",
+    ):
         return "this pos would do nothing"
     return None
 
@@ -44,7 +53,9 @@ def check(parts: Parts, arch: str) -> None:
         with pytest.raises(ZooError, match=refused):
             make(arch=family, **options)
         return
-    model = shaken(make(arch=family, **options)).double().eval()  # without norms, float32 has few digits left
+    model = (
+        shaken(make(arch=family, **options)).double().eval()
+    )  # without norms, float32 has few digits left
     {"decoder": check_decoder, "encoder": check_encoder, "encoder_decoder": check_both}[arch](model)
 
 
@@ -90,7 +101,9 @@ def check_both(model: Any) -> None:
 def sampled() -> list[tuple[Parts, str]]:
     """The same sample always; each component is in it."""
     draw = random.Random(0)
-    return [(parts, FAMILIES[number % 3]) for number, parts in enumerate(draw.sample(product(), SAMPLE))]
+    return [
+        (parts, FAMILIES[number % 3]) for number, parts in enumerate(draw.sample(product(), SAMPLE))
+    ]
 
 
 def named(value: Any) -> str:
@@ -104,7 +117,9 @@ def test_a_sample_holds_together_or_is_refused_by_name(parts: Parts, arch: str) 
 
 def test_the_sample_has_every_component() -> None:
     seen = {(group, name) for parts, _ in sampled() for group, name in parts.items()}
-    assert seen == {(group, name) for group in (*GROUPS, "embed") for name in registry.entries(group)}
+    assert seen == {
+        (group, name) for group in (*GROUPS, "embed") for name in registry.entries(group)
+    }
 
 
 @pytest.mark.slow

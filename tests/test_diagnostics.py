@@ -14,7 +14,9 @@ LENGTH = 32
 
 
 def batch(name: str, rows: list[int], seed: int = 0, length: int = LENGTH) -> dict[str, Tensor]:
-    task = registry.build("objective", {"name": name, "symbols": 50}, registry.build("tokenizer", "byte"), length)
+    task = registry.build(
+        "objective", {"name": name, "symbols": 50}, registry.build("tokenizer", "byte"), length
+    )
     tokens = torch.zeros(len(rows), length, dtype=torch.long)
     return task.prepare({"tokens": tokens, "labels": tokens, "rows": torch.tensor(rows)}, seed)
 
@@ -50,6 +52,9 @@ def test_a_block_is_drawn_by_its_index_alone(name: str) -> None:
 
 
 def test_what_has_no_meaning_is_refused() -> None:
-    for wrong, told in (("objective.symbols=300", "symbols=300"), ("loader.length=4", "at least 8")):
+    for wrong, told in (
+        ("objective.symbols=300", "symbols=300"),
+        ("loader.length=4", "at least 8"),
+    ):
         with pytest.raises(ZooError, match=told):
             config.compose(["objective=copy", wrong])

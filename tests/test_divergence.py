@@ -13,12 +13,21 @@ from zoo import optim, registry, storage
 
 
 @each("optim")
-def test_a_number_that_is_not_finite_is_found_wherever_training_keeps_it(optim: dict[str, Any]) -> None:
+def test_a_number_that_is_not_finite_is_found_wherever_training_keeps_it(
+    optim: dict[str, Any],
+) -> None:
     """Of every optimiser, in the last number of each weight and of each tensor that it keeps of one."""
     checkpoint, model = trained(optim)
     state = checkpoint["optimizer_states"][0]["state"]
-    tensors = [*checkpoint["state_dict"].values(), *(value for kept in state.values() for value in kept.values())]
-    learned = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()]
+    tensors = [
+        *checkpoint["state_dict"].values(),
+        *(value for kept in state.values() for value in kept.values()),
+    ]
+    learned = [
+        tensor
+        for tensor in tensors
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+    ]
     assert storage.not_finite(storage.learned(checkpoint, model)) is None
     for number, tensor in enumerate(learned):
         last = tensor.view(-1)[-1:]

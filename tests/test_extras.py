@@ -29,7 +29,11 @@ def packages(names: list[str]) -> set[str]:
 
 
 def imported() -> Iterator[tuple[Path, str]]:
-    for path in [path for top in ("zoo", "ablations", "hydra_plugins") for path in ROOT.glob(f"{top}/**/*.py")]:
+    for path in [
+        path
+        for top in ("zoo", "ablations", "hydra_plugins")
+        for path in ROOT.glob(f"{top}/**/*.py")
+    ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 yield from ((path, alias.name.split(".")[0]) for alias in node.names)
@@ -44,40 +48,88 @@ def test_every_extra_is_known_with_what_it_brings() -> None:
 
 
 def test_every_import_that_the_base_does_not_bring_is_of_an_extra() -> None:
-    base = packages(PROJECT["dependencies"]) | set(sys.stdlib_module_names) | {"zoo", "ablations", "hydra_plugins"}
-    base |= {"omegaconf", "yaml", "pyarrow", "huggingface_hub", "fsspec"}  # which some of these bring
-    assert {(path.name, module) for path, module in imported() if module not in base | extras.EXTRAS.keys()} == set()
+    base = (
+        packages(PROJECT["dependencies"])
+        | set(sys.stdlib_module_names)
+        | {"zoo", "ablations", "hydra_plugins"}
+    )
+    base |= {
+        "omegaconf",
+        "yaml",
+        "pyarrow",
+        "huggingface_hub",
+        "fsspec",
+    }  # which some of these bring
+    assert {
+        (path.name, module)
+        for path, module in imported()
+        if module not in base | extras.EXTRAS.keys()
+    } == set()
 
 
 def test_how_to_install_is_said_in_one_place() -> None:
-    saying = [path for path in {path for path, _ in imported()} if "pip install" in path.read_text(encoding="utf-8")]
+    saying = [
+        path
+        for path in {path for path, _ in imported()}
+        if "pip install" in path.read_text(encoding="utf-8")
+    ]
     assert [path.name for path in saying] == ["extras.py"]
 
 
 NEEDS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "from_hf": ("transformers", "hf", lambda folder: hf.from_hf("gpt2")),
     "to_hf": ("transformers", "hf", lambda folder: hf.to_hf(zoo.build("gpt2", "size=tiny"))),
-    "export": ("transformers", "hf", lambda folder: hf.export(folder / "last.ckpt", folder / "out")),
-    "a picture": ("matplotlib", "report", lambda folder: coordinates.canvas(folder / "x.svg", 2, 2)),
-    "joblib": ("hydra_plugins.hydra_joblib_launcher", "launchers", lambda folder: config.compose(["hydra/launcher=joblib"])),
-    "submitit": ("hydra_plugins.hydra_submitit_launcher", "launchers",
-                 lambda folder: config.compose(["hydra/launcher=submitit_slurm"])),
-    "ray": ("hydra_plugins.hydra_ray_launcher", "ray", lambda folder: config.compose(["hydra/launcher=ray"])),
+    "export": (
+        "transformers",
+        "hf",
+        lambda folder: hf.export(folder / "last.ckpt", folder / "out"),
+    ),
+    "a picture": (
+        "matplotlib",
+        "report",
+        lambda folder: coordinates.canvas(folder / "x.svg", 2, 2),
+    ),
+    "joblib": (
+        "hydra_plugins.hydra_joblib_launcher",
+        "launchers",
+        lambda folder: config.compose(["hydra/launcher=joblib"]),
+    ),
+    "submitit": (
+        "hydra_plugins.hydra_submitit_launcher",
+        "launchers",
+        lambda folder: config.compose(["hydra/launcher=submitit_slurm"]),
+    ),
+    "ray": (
+        "hydra_plugins.hydra_ray_launcher",
+        "ray",
+        lambda folder: config.compose(["hydra/launcher=ray"]),
+    ),
 }
 
 
 @pytest.mark.parametrize("what", NEEDS)
-def test_what_is_missing_is_told_with_its_extra(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_told_with_its_extra(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, extra, use = NEEDS[what]
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ZooError, match=rf"needs .*, which is not installed: pip install 'transformer-zoo\[{extra}\]'$"):
+    with pytest.raises(
+        ZooError,
+        match=rf"needs .*, which is not installed: pip install 'transformer-zoo\[{extra}\]'$",
+    ):
         use(tmp_path)
 
 
-@pytest.mark.parametrize(("module", "words", "extra"), [
-    ("transformers", ["ckpt=x", "out=y"], "hf"), ("safetensors", ["ckpt=x", "out=y.safetensors"], "hf"),
-])
-def test_the_command_tells_what_is_missing(module: str, words: list[str], extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("transformers", ["ckpt=x", "out=y"], "hf"),
+        ("safetensors", ["ckpt=x", "out=y.safetensors"], "hf"),
+    ],
+)
+def test_the_command_tells_what_is_missing(
+    module: str, words: list[str], extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from zoo.hf.__main__ import main
 
     monkeypatch.setitem(sys.modules, module, None)

@@ -27,7 +27,9 @@ def same(one: Tensor, other: Tensor, leaves: tuple[Tensor, ...]) -> None:
     assert type(one.grad_fn) is not type(other.grad_fn), "two ways are compared"
     close(one, other)
     weights = torch.randn_like(one)
-    for mine, theirs in zip(*(torch.autograd.grad(y, leaves, weights) for y in (one, other)), strict=True):
+    for mine, theirs in zip(
+        *(torch.autograd.grad(y, leaves, weights) for y in (one, other)), strict=True
+    ):
         close(mine, theirs)
 
 
@@ -51,11 +53,17 @@ def test_attention_with_a_bias_that_is_learned(rows: int, blind: bool) -> None:
     def fast(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         return attention.sdpa(q, k, v, masked(bias), False, 0.3, 0.0, None)
 
-    same(fast(q, k, v, bias), attention.eager(q, k, v, masked(bias), False, 0.3, 0.0, None), (q, k, v, bias))
+    same(
+        fast(q, k, v, bias),
+        attention.eager(q, k, v, masked(bias), False, 0.3, 0.0, None),
+        (q, k, v, bias),
+    )
     assert torch.autograd.gradcheck(fast, (q, k, v, bias))
 
 
-def test_turned_weights_write_the_same_and_are_as_before_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turned_weights_write_the_same_and_are_as_before_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, seen = made(("ffn", {"name": "swiglu"})), list[bool]()
     model.stack.register_forward_hook(lambda *_: seen.append(model.embed.weight.is_contiguous()))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -64,7 +72,10 @@ def test_turned_weights_write_the_same_and_are_as_before_after_it(monkeypatch: p
     turned = decoding.generate(model, tokens(), 6, temperature=0)
     assert seen == [True] * 5 + [False] * 6
     assert torch.equal(turned[:, :5], plain)
-    assert all(torch.equal(weight, before[name]) and weight.is_contiguous() for name, weight in model.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) and weight.is_contiguous()
+        for name, weight in model.state_dict().items()
+    )
     loss_of(model).backward()
     assert all(weight.grad is not None for weight in model.parameters())
     with pytest.raises(RuntimeError, match="stopped"), decoding.turned(model):

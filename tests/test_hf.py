@@ -19,55 +19,159 @@ transformers.logging.set_verbosity_error()
 VOCAB, LENGTH = 67, 20
 # odd on purpose: a vocabulary that is no multiple of 8, three KV groups, heads wider than dim/heads
 DECODER = {
-    "hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-    "head_dim": 16, "vocab_size": VOCAB, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 16,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
-ENCODER = {"hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": VOCAB,
-           "max_position_embeddings": 40}
-T5 = {"d_model": 48, "d_kv": 10, "d_ff": 56, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "vocab_size": VOCAB,
-      "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
-BART = {"d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 56, "decoder_ffn_dim": 56, "vocab_size": VOCAB, "max_position_embeddings": 40, "pad_token_id": 1}
+ENCODER = {
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 40,
+}
+T5 = {
+    "d_model": 48,
+    "d_kv": 10,
+    "d_ff": 56,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "vocab_size": VOCAB,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+}
+BART = {
+    "d_model": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 56,
+    "decoder_ffn_dim": 56,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 40,
+    "pad_token_id": 1,
+}
 
 
 def rope(kind: str, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **more}}
 
 
-LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+LLAMA3 = rope(
+    "llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=16,
+)
 YARN = rope("yarn", factor=8.0, original_max_position_embeddings=16)
-DEEP_YARN = rope("yarn", factor=40.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.7)
-LATENT = {key: value for key, value in DECODER.items() if key not in ("head_dim", "num_key_value_heads")} | {
-    "num_key_value_heads": 6, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6,
-    "v_head_dim": 7, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
-    "first_k_dense_replace": 1, "n_shared_experts": 1,
+DEEP_YARN = rope(
+    "yarn", factor=40.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.7
+)
+LATENT = {
+    key: value for key, value in DECODER.items() if key not in ("head_dim", "num_key_value_heads")
+} | {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 7,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
 }
 OLMO = {key: value for key, value in DECODER.items() if key != "head_dim"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", DECODER | LLAMA3 | {"attention_bias": True, "mlp_bias": True}),
-    "llama_linear_tied": ("LlamaForCausalLM", DECODER | rope("linear", factor=4.0) | {"tie_word_embeddings": True}),
+    "llama_linear_tied": (
+        "LlamaForCausalLM",
+        DECODER | rope("linear", factor=4.0) | {"tie_word_embeddings": True},
+    ),
     "llama_yarn": ("LlamaForCausalLM", DECODER | YARN),
     "mistral": ("MistralForCausalLM", DECODER | {"sliding_window": 5}),
     "qwen3": ("Qwen3ForCausalLM", DECODER),
-    "qwen3_windows": ("Qwen3ForCausalLM", DECODER | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "qwen3_windows": (
+        "Qwen3ForCausalLM",
+        DECODER | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
     "olmo2": ("Olmo2ForCausalLM", OLMO),
-    "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 5, "query_pre_attn_scalar": 17, "attn_logit_softcapping": 2.0,
-                                               "final_logit_softcapping": 3.0, "attn_implementation": "eager"}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        DECODER
+        | {
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 17,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+            "attn_implementation": "eager",
+        },
+    ),
     "mixtral": ("MixtralForCausalLM", DECODER | {"num_local_experts": 4, "sliding_window": 6}),
-    "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"q_lora_rank": None, "n_shared_experts": 2} | DEEP_YARN),
-    "deepseek_v2_groups": ("DeepseekV2ForCausalLM", LATENT | {"topk_method": "group_limited_greedy", "n_group": 4,
-                                                              "topk_group": 2, "routed_scaling_factor": 1.5}),
-    "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"n_group": 4, "topk_group": 2, "n_shared_experts": 1} | DEEP_YARN),
-    "gpt2": ("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": VOCAB, "n_positions": 40,
-                                 "bos_token_id": 1, "eos_token_id": 2}),
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        LATENT | {"q_lora_rank": None, "n_shared_experts": 2} | DEEP_YARN,
+    ),
+    "deepseek_v2_groups": (
+        "DeepseekV2ForCausalLM",
+        LATENT
+        | {
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        LATENT | {"n_group": 4, "topk_group": 2, "n_shared_experts": 1} | DEEP_YARN,
+    ),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {
+            "n_embd": 48,
+            "n_layer": 3,
+            "n_head": 4,
+            "vocab_size": VOCAB,
+            "n_positions": 40,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
     "bert": ("BertForMaskedLM", ENCODER),
     "bert_pooler": ("BertModel", ENCODER),
     "roberta": ("RobertaForMaskedLM", ENCODER | {"max_position_embeddings": 42, "pad_token_id": 1}),
-    "modernbert": ("ModernBertForMaskedLM", ENCODER | {"num_hidden_layers": 5, "local_attention": 6, "pad_token_id": 0,
-                                                       "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
-                                                       "sep_token_id": 2}),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        ENCODER
+        | {
+            "num_hidden_layers": 5,
+            "local_attention": 6,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
+    ),
     "t5": ("T5ForConditionalGeneration", T5),
-    "t5_v1_1": ("T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "t5_v1_1": (
+        "T5ForConditionalGeneration",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
     "bart": ("BartForConditionalGeneration", BART),
 }
 EVERY = pytest.mark.parametrize("case", CASES)
@@ -82,7 +186,9 @@ def theirs(case: str, scale: float = 5.0) -> Any:
     model = kind(kind.config_class(**numbers)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape) * (0.02 * scale if parameter.ndim > 1 else 0.3))
+            parameter.copy_(
+                torch.randn(parameter.shape) * (0.02 * scale if parameter.ndim > 1 else 0.3)
+            )
     return model
 
 
@@ -98,7 +204,10 @@ def pairs(case: str, model: Any, ours: Any, mask: Tensor | None) -> Iterator[tup
     if case in ("t5", "t5_v1_1", "bart"):
         y = tokens(12, seed=1)
         memory = ours.encode(x, mask, positions=torch.arange(LENGTH)[None])
-        yield model(input_ids=x, decoder_input_ids=y, **given).logits, ours.logits(ours.decode(y, memory, mask))
+        yield (
+            model(input_ids=x, decoder_input_ids=y, **given).logits,
+            ours.logits(ours.decode(y, memory, mask)),
+        )
         return
     if case == "roberta":
         x = x.masked_fill(~real, 1)  # by which it knows its padding
@@ -132,22 +241,33 @@ def test_a_round_trip_loses_no_bit(case: str) -> None:
     assert expected.keys() == actual.keys()
     assert all(torch.equal(actual[name], expected[name]) for name in expected)
     ours = hf.from_hf(back).state_dict()
-    assert all(torch.equal(tensor, ours[name]) for name, tensor in hf.from_hf(model).state_dict().items())
+    assert all(
+        torch.equal(tensor, ours[name]) for name, tensor in hf.from_hf(model).state_dict().items()
+    )
 
 
 @EVERY
 def test_a_round_trip_keeps_the_special_tokens(case: str) -> None:
     """Those of the configuration and those of generation, which can be others."""
     model = theirs(case)
-    ids = {"bos_token_id": 3, "eos_token_id": 5, "decoder_start_token_id": 8, "forced_eos_token_id": None}
+    ids = {
+        "bos_token_id": 3,
+        "eos_token_id": 5,
+        "decoder_start_token_id": 8,
+        "forced_eos_token_id": None,
+    }
     model.config.update(ids if case == "roberta" else ids | {"pad_token_id": 7})
     parts = {"config": model.config}
     if model.can_generate():
-        model.generation_config.update(**ids | {"eos_token_id": [5, 9], "pad_token_id": 4, "forced_bos_token_id": 6})
+        model.generation_config.update(
+            **ids | {"eos_token_id": [5, 9], "pad_token_id": 4, "forced_bos_token_id": 6}
+        )
         parts["generation_config"] = model.generation_config
     back = hf.to_hf(hf.from_hf(model))
     for part, before in parts.items():
-        expected = {name: value for name, value in before.to_dict().items() if name.endswith("_token_id")}
+        expected = {
+            name: value for name, value in before.to_dict().items() if name.endswith("_token_id")
+        }
         after = getattr(back, part).to_dict()
         assert {name: after.get(name) for name in expected} == expected
 
@@ -156,8 +276,13 @@ def test_a_model_of_the_zoo_has_none_of_a_class_own_special_tokens() -> None:
     """The ids that a class of transformers starts with are of the vocabulary that it was first made for."""
     for name in ("llama3_8b", "bart_base", "t5_small", "modernbert_base"):
         exported = hf.to_hf(zoo.build(name, "size=tiny"))
-        for part in [exported.config, *([exported.generation_config] if exported.can_generate() else [])]:
-            found = {key: value for key, value in part.to_dict().items() if key.endswith("_token_id")}
+        for part in [
+            exported.config,
+            *([exported.generation_config] if exported.can_generate() else []),
+        ]:
+            found = {
+                key: value for key, value in part.to_dict().items() if key.endswith("_token_id")
+            }
             assert set(found.values()) <= {None}, found
 
 
@@ -203,7 +328,9 @@ def test_a_model_that_transformers_has_not_is_refused_by_name(words: list[str], 
         ("bart", {"decoder_ffn_dim": 60}, "ffn_dim differ"),
     ],
 )
-def test_a_model_that_the_zoo_has_not_is_refused_by_name(case: str, changes: dict[str, Any], told: str) -> None:
+def test_a_model_that_the_zoo_has_not_is_refused_by_name(
+    case: str, changes: dict[str, Any], told: str
+) -> None:
     name, numbers = CASES[case]
     kind = getattr(transformers, name)
     with pytest.raises(ZooError, match=told):
@@ -219,19 +346,34 @@ def test_another_class_and_a_wrong_place_are_refused_by_name(tmp_path: Any) -> N
 
 
 @pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
-def test_a_trained_run_is_exported_with_its_tokenizer(tokenizer: str, tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
+def test_a_trained_run_is_exported_with_its_tokenizer(
+    tokenizer: str, tmp_path: Any, capsys: Any, monkeypatch: Any
+) -> None:
     from zoo import lit, storage
     from zoo.data import tokenizer as tokenizers
     from zoo.hf.__main__ import main
     from zoo.registry import build
 
-    words = build("tokenizer", {"name": tokenizer, **({"vocab": 300} if tokenizer == "bpe" else {})})
+    words = build(
+        "tokenizer", {"name": tokenizer, **({"vocab": 300} if tokenizer == "bpe" else {})}
+    )
     words.train(["the quick brown fox — jumps over", "the lazy dog, the lazy fox"])
-    ours = zoo.build("gpt2", "size=tiny", "arch.layers=2", f"tokenizer={tokenizer}", f"arch.vocab={words.vocab}", seed=2).eval()
-    checkpoint = {"state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}}
+    ours = zoo.build(
+        "gpt2",
+        "size=tiny",
+        "arch.layers=2",
+        f"tokenizer={tokenizer}",
+        f"arch.vocab={words.vocab}",
+        seed=2,
+    ).eval()
+    checkpoint = {
+        "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
+    }
     lit.GPT.on_save_checkpoint(lit.GPT(ours.config, ours, words), checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")
-    monkeypatch.setattr("sys.argv", ["zoo.hf", f"ckpt={tmp_path / 'last.ckpt'}", f"out={tmp_path / 'out'}"])
+    monkeypatch.setattr(
+        "sys.argv", ["zoo.hf", f"ckpt={tmp_path / 'last.ckpt'}", f"out={tmp_path / 'out'}"]
+    )
     main()
     assert "model.safetensors" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="not empty"):
@@ -253,9 +395,12 @@ def test_a_trained_run_is_exported_with_its_tokenizer(tokenizer: str, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["model=llama3_8b", "pos.fraction=0.5"], "pos.fraction"), (["model=deepseek_v3", "pos.fraction=0.5"], "pos.fraction"),
-        (["model=deepseek_v2_lite", "pos.pairing=half"], "pairing"), (["model=deepseek_v2_lite", "attn.bias=true"], "bias"),
-        (["model=gpt2", "ffn=relu"], "ffn=relu"), (["model=gpt", "norm=rms", "pos=rope"], "ffn=gelu"),
+        (["model=llama3_8b", "pos.fraction=0.5"], "pos.fraction"),
+        (["model=deepseek_v3", "pos.fraction=0.5"], "pos.fraction"),
+        (["model=deepseek_v2_lite", "pos.pairing=half"], "pairing"),
+        (["model=deepseek_v2_lite", "attn.bias=true"], "bias"),
+        (["model=gpt2", "ffn=relu"], "ffn=relu"),
+        (["model=gpt", "norm=rms", "pos=rope"], "ffn=gelu"),
     ],
     ids=str,
 )
@@ -267,7 +412,9 @@ def test_what_transformers_would_not_heed_is_not_exported(words: list[str], told
 def test_an_export_that_says_something_else_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = zoo.build("gpt2", "size=tiny", "arch.layers=2")
     build = transformers.GPT2LMHeadModel.forward
-    monkeypatch.setattr(transformers.GPT2LMHeadModel, "forward", lambda self, **given: _louder(build(self, **given)))
+    monkeypatch.setattr(
+        transformers.GPT2LMHeadModel, "forward", lambda self, **given: _louder(build(self, **given))
+    )
     with pytest.raises(ZooError, match="does not compute what this model does"):
         hf.to_hf(ours)
 

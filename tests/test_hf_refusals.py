@@ -44,10 +44,16 @@ def refusal(model: Any) -> str | None:
 
 def named(told: str) -> dict[str, set[str]]:
     """The classes that a refusal offers as the closest, the first first, and the groups that it names for each."""
-    offered = re.findall(r"of (?:the closest, )?(\w+)(?:, is|,) ([^;]*)", told.partition("in the way ")[2])
+    offered = re.findall(
+        r"of (?:the closest, )?(\w+)(?:, is|,) ([^;]*)", told.partition("in the way ")[2]
+    )
     assert offered, told
-    return {name: {re.split(r"[.= ]", stand)[0] for stand in re.sub(r" \(.*?\)", "", stands).split(", ")}
-            for name, stands in offered}
+    return {
+        name: {
+            re.split(r"[.= ]", stand)[0] for stand in re.sub(r" \(.*?\)", "", stands).split(", ")
+        }
+        for name, stands in offered
+    }
 
 
 @pytest.mark.parametrize("family", ["GPT2LMHeadModel", "T5ForConditionalGeneration"])
@@ -55,7 +61,14 @@ def test_a_refused_part_is_named_alone(family: str) -> None:
     """Of each group the first that is refused; the others are in the slow test."""
     refused = set()
     for group in GROUPS:
-        told = next((told for _, model in exchanged(FAMILIES[family].model, group) if (told := refusal(model))), None)
+        told = next(
+            (
+                told
+                for _, model in exchanged(FAMILIES[family].model, group)
+                if (told := refusal(model))
+            ),
+            None,
+        )
         if told:
             assert named(told) == {family: {group}}
             refused.add(group)
@@ -68,28 +81,44 @@ def test_a_refused_part_is_named_alone(family: str) -> None:
 def test_every_refused_part_is_named_alone(family: str, group: str) -> None:
     for choice, model in exchanged(FAMILIES[family].model, group):
         if told := refusal(model):
-            assert {group} in named(told).values(), choice  # there can be another class as close, with another part
+            assert {group} in named(told).values(), (
+                choice
+            )  # there can be another class as close, with another part
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    ("gpt2 block=parallel", "closest, GPT2LMHeadModel, is block=parallel$"),
-    ("llama3_8b ffn=gelu attn.sinks=true", "closest, LlamaForCausalLM, is ffn=gelu, attn.sinks=True$"),
-    ("llama3_8b attn.sinks=true", "closest, LlamaForCausalLM, is attn.sinks=True$"),
-    ("gpt2 attn=gqa", "closest, GPT2LMHeadModel, is attn.kv_heads=2$"),
-    ("roberta_base head.norm.eps=0.1", "closest, RobertaForMaskedLM, is head.norm.eps=0.1$"),
-    ("bart_base arch.cross.kv_heads=1 arch.cross=gqa", "closest, BartForConditionalGeneration, is arch.cross"),
-    ("gpt2 arch.pattern=[{norm:rms},{}]", "closest, GPT2LMHeadModel, is arch.pattern$"),
-])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("gpt2 block=parallel", "closest, GPT2LMHeadModel, is block=parallel$"),
+        (
+            "llama3_8b ffn=gelu attn.sinks=true",
+            "closest, LlamaForCausalLM, is ffn=gelu, attn.sinks=True$",
+        ),
+        ("llama3_8b attn.sinks=true", "closest, LlamaForCausalLM, is attn.sinks=True$"),
+        ("gpt2 attn=gqa", "closest, GPT2LMHeadModel, is attn.kv_heads=2$"),
+        ("roberta_base head.norm.eps=0.1", "closest, RobertaForMaskedLM, is head.norm.eps=0.1$"),
+        (
+            "bart_base arch.cross.kv_heads=1 arch.cross=gqa",
+            "closest, BartForConditionalGeneration, is arch.cross",
+        ),
+        ("gpt2 arch.pattern=[{norm:rms},{}]", "closest, GPT2LMHeadModel, is arch.pattern$"),
+    ],
+)
 def test_options_that_stand_in_the_way_are_named(words: str, told: str) -> None:
     model, *changes = words.split()
     with pytest.raises(ZooError, match=told):
         hf.counterpart(zoo.build(model, "size=tiny", *changes))
 
 
-@pytest.mark.parametrize(("model", "arch", "closest"), [
-    ("gpt2", "encoder", "Bert"), ("bert_base", "decoder", "CausalLM|LMHead"), ("t5_small", "decoder", "CausalLM|LMHead"),
-    ("llama3_8b", "encoder_decoder", "ConditionalGeneration"),
-])
+@pytest.mark.parametrize(
+    ("model", "arch", "closest"),
+    [
+        ("gpt2", "encoder", "Bert"),
+        ("bert_base", "decoder", "CausalLM|LMHead"),
+        ("t5_small", "decoder", "CausalLM|LMHead"),
+        ("llama3_8b", "encoder_decoder", "ConditionalGeneration"),
+    ],
+)
 def test_no_class_of_another_architecture_is_offered(model: str, arch: str, closest: str) -> None:
     told = refusal(zoo.build(model, "size=tiny", f"arch={arch}"))
     assert told is not None

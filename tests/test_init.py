@@ -64,17 +64,27 @@ def test_vectors_start_at_what_their_module_says(case: Case) -> None:
         own = dict(module.named_parameters(recurse=False))
         constants: Any = getattr(module, "reset_parameters", None)
         keeps = constants and all(parameter.ndim < 2 for parameter in own.values())
-        before = {name: parameter.detach().clone() for name, parameter in own.items() if parameter.ndim < 2}
+        before = {
+            name: parameter.detach().clone()
+            for name, parameter in own.items()
+            if parameter.ndim < 2
+        }
         if keeps:
             constants()
         for name, value in before.items():
-            assert torch.equal(value, own[name] if keeps else torch.zeros_like(value)), f"{path}.{name}"
+            assert torch.equal(value, own[name] if keeps else torch.zeros_like(value)), (
+                f"{path}.{name}"
+            )
 
 
 @cases(*(group for group in BASE if group != "init"))
 def test_what_two_variants_share_starts_equal(case: Case) -> None:
     one, other = parameters(make()), parameters(make(**{case[0]: case[1]}))
-    shared = [name for name in one if name in other and one[name].shape == other[name].shape and one[name].ndim > 1]
+    shared = [
+        name
+        for name in one
+        if name in other and one[name].shape == other[name].shape and one[name].ndim > 1
+    ]
     for name in shared:
         assert torch.equal(one[name], other[name]), name
     assert "embed.weight" in shared
@@ -84,7 +94,10 @@ def test_what_two_variants_share_starts_equal(case: Case) -> None:
 
 def test_projections_joined_in_one_product_start_as_they_would_alone() -> None:
     """Fewer KV heads change the joined matrix, but not the rows of the queries."""
-    many, one = (parameters(fresh(attn=name))["stack.blocks.1.attn.sublayer.qkv.weight"] for name in ("mha", "mqa"))
+    many, one = (
+        parameters(fresh(attn=name))["stack.blocks.1.attn.sublayer.qkv.weight"]
+        for name in ("mha", "mqa")
+    )
     assert torch.equal(many[:16], one[:16])
     assert many.shape == (48, 16)
     assert one.shape == (16 + 2 * 4, 16)
@@ -102,7 +115,11 @@ def test_every_matrix_has_a_stream_of_its_own(case: Case) -> None:
     for name, values in matrices.items():
         assert not torch.equal(values, other[name].flatten())
         for second, others in matrices.items():
-            pair = torch.stack([values[:3000], others[:3000]]) if min(len(values), len(others)) >= 3000 else None
+            pair = (
+                torch.stack([values[:3000], others[:3000]])
+                if min(len(values), len(others)) >= 3000
+                else None
+            )
             if pair is not None and name != second:
                 assert abs(torch.corrcoef(pair)[0, 1]) < 5 * 3000**-0.5, (name, second)
 
@@ -220,7 +237,11 @@ def test_mup_is_the_papers(tied: bool) -> None:
 
 def test_decay_a_step_does_not_depend_on_the_rates_factor() -> None:
     model = make(arch=WIDER, init=MUP)
-    optimizer = registry.build("optim", {"name": "adamw", "lr": 0.1, "weight_decay": 0.2}, optim.parameter_groups(model, MUP))
+    optimizer = registry.build(
+        "optim",
+        {"name": "adamw", "lr": 0.1, "weight_decay": 0.2},
+        optim.parameter_groups(model, MUP),
+    )
     assert {group["lr"] for group in optimizer.param_groups} == {0.1, 0.025}
     assert optimizer.param_groups[0]["lr"] == 0.1, "the first is the one that is shown"
     decays = [group["lr"] * group["weight_decay"] for group in optimizer.param_groups]
@@ -240,4 +261,6 @@ def test_decay_a_step_does_not_depend_on_the_rates_factor() -> None:
 )
 def test_what_mup_is_not_made_for_is_refused_before_a_run(words: list[str], told: str) -> None:
     with pytest.raises(ZooError, match=told):
-        train.refuse_meaningless(config.compose(["init=mup", "arch.dim=256", "arch.layers=1", *words]))
+        train.refuse_meaningless(
+            config.compose(["init=mup", "arch.dim=256", "arch.layers=1", *words])
+        )

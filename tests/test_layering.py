@@ -21,7 +21,15 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.storage"},
     {"zoo.diagnostics"},
     {"zoo.cost"},
-    {"zoo.objectives", "zoo.loss", "zoo.optim", "zoo.schedules", "zoo.decoding", "zoo.data", "zoo.evaluation"},
+    {
+        "zoo.objectives",
+        "zoo.loss",
+        "zoo.optim",
+        "zoo.schedules",
+        "zoo.decoding",
+        "zoo.data",
+        "zoo.evaluation",
+    },
     {"zoo.models"},
     {"zoo.stack", "zoo.init"},
     {"zoo.components"},
@@ -29,7 +37,15 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
     {"zoo.mixer"},
     {"zoo.context", "zoo.functions", "zoo.config"},
     {"zoo.advice", "zoo.provenance"},
-    {"zoo.settings", "zoo.scan", "zoo.fitting", "zoo.cluster", "zoo.locks", "zoo.metrics", "zoo.words"},
+    {
+        "zoo.settings",
+        "zoo.scan",
+        "zoo.fitting",
+        "zoo.cluster",
+        "zoo.locks",
+        "zoo.metrics",
+        "zoo.words",
+    },
     {"zoo.hardware", "zoo.memory", "zoo.quiet", "zoo.progress", "zoo.tables", "zoo.extras"},
     {"zoo.registry"},
     {"zoo.streams", "zoo.contracts"},
@@ -39,7 +55,11 @@ FACADE = "zoo"  # `zoo.build` reaches down from the package itself, which nothin
 
 def modules() -> dict[str, Path]:
     found = {}
-    for path in [path for top in ("zoo", "ablations", "hydra_plugins") for path in ROOT.glob(f"{top}/**/*.py")]:
+    for path in [
+        path
+        for top in ("zoo", "ablations", "hydra_plugins")
+        for path in ROOT.glob(f"{top}/**/*.py")
+    ]:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found[name.removesuffix(".__init__")] = path
     return found
@@ -61,19 +81,28 @@ def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
 def floor(name: str) -> int:
     """How far down a module lives, by the longest name that it is below."""
     places = {place: number for number, names in enumerate(FLOORS) for place in names}
-    below = {place: number for place, number in places.items() if f"{name}.".startswith(f"{place}.")}
+    below = {
+        place: number for place, number in places.items() if f"{name}.".startswith(f"{place}.")
+    }
     assert below, f"{name} has no floor: give it one here, and in CONTRIBUTING.md"
     return below[max(below, key=len)]
 
 
 def arrows() -> list[tuple[str, str]]:
     known = modules()
-    return [(name, other) for name, path in known.items() if name != FACADE for other in imported(name, path, known)]
+    return [
+        (name, other)
+        for name, path in known.items()
+        if name != FACADE
+        for other in imported(name, path, known)
+    ]
 
 
 def test_imports_point_down_only() -> None:
     assert len(arrows()) > 40, "the imports are read"
-    upward = [arrow for arrow in arrows() if arrow[1] == FACADE or floor(arrow[1]) < floor(arrow[0])]
+    upward = [
+        arrow for arrow in arrows() if arrow[1] == FACADE or floor(arrow[1]) < floor(arrow[0])
+    ]
     assert upward == []
 
 
@@ -95,13 +124,26 @@ def test_no_component_imports_another() -> None:
 
 def test_the_house_that_people_read_is_this_one() -> None:
     """Every module has its place in CONTRIBUTING.md, and the floors come in the same order there."""
-    drawing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## The house")[1].split("```")[1]
+    drawing = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text(encoding="utf-8")
+        .split("## The house")[1]
+        .split("```")[1]
+    )
     lines = [line.split("  ")[0].split() for line in drawing.strip().splitlines()]
     words = [(word, row) for row, line in enumerate(lines) for word in line]
     drawn = {word.removeprefix("zoo/").removesuffix(".py").strip("/"): row for word, row in words}
-    twice = (FACADE, "zoo.components", "zoo.components.__main__")  # the parts, and the command line that lists them
-    short = {name: name.removeprefix("zoo.").split(".")[0] for name in modules() if name not in twice}
-    assert sorted({word for word in short.values() if word not in drawn}) == [], "not in the drawing"
+    twice = (
+        FACADE,
+        "zoo.components",
+        "zoo.components.__main__",
+    )  # the parts, and the command line that lists them
+    short = {
+        name: name.removeprefix("zoo.").split(".")[0] for name in modules() if name not in twice
+    }
+    assert sorted({word for word in short.values() if word not in drawn}) == [], (
+        "not in the drawing"
+    )
     known = [(name, other) for name, other in arrows() if name in short and other in short]
     upward = [arrow for arrow in known if drawn[short[arrow[1]]] < drawn[short[arrow[0]]]]
     assert upward == []
@@ -109,12 +151,19 @@ def test_the_house_that_people_read_is_this_one() -> None:
 
 def test_words_are_read_without_torch() -> None:
     """From the ground up, so that the first to import it is the one that is named."""
-    lines = ["import sys", "heavy = lambda: [name for name in ('torch', 'lightning', 'wandb') if name in sys.modules]"]
+    lines = [
+        "import sys",
+        "heavy = lambda: [name for name in ('torch', 'lightning', 'wandb') if name in sys.modules]",
+    ]
     for module in ("zoo.streams", "zoo.registry", "zoo.settings", "zoo.config"):
         lines += [f"import {module}", f"print({module!r}, heavy())"]
     lines += ["zoo.config.compose(['model=gpt2', 'norm=rms'])", "print('composed', heavy())"]
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if not line.endswith("[]")] == []

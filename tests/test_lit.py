@@ -27,7 +27,9 @@ class Given:
 
     extra, share = 0, 1.0
 
-    def __call__(self, model: Any, batch: dict[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, model: Any, batch: dict[str, Tensor], trace: Any = None
+    ) -> tuple[Tensor, Tensor]:
         losses = batch["losses"]
         return model.level * losses.sum(), torch.tensor(losses.numel())
 
@@ -40,7 +42,9 @@ class Partly(Given):
 
     share = 0.5
 
-    def __call__(self, model: Any, batch: dict[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, model: Any, batch: dict[str, Tensor], trace: Any = None
+    ) -> tuple[Tensor, Tensor]:
         trace.losses.append(model.level * 3.0 * 2 * batch["losses"].numel())
         return super().__call__(model, batch, trace)
 
@@ -52,8 +56,12 @@ class Tokens:
         return [1, 3, 5]
 
 
-def gradients(batches: list[list[float]], accumulate: int, monkeypatch: pytest.MonkeyPatch,
-              objective: type[Given] = Given) -> list[float]:
+def gradients(
+    batches: list[list[float]],
+    accumulate: int,
+    monkeypatch: pytest.MonkeyPatch,
+    objective: type[Given] = Given,
+) -> list[float]:
     """The gradient at each optimiser step of one epoch over micro-batches of these losses a token."""
     seen: list[float] = []
     made = config.compose(["loader.batch_size=4", "loader.length=8", "optim.weight_decay=0"])
@@ -89,7 +97,9 @@ def test_a_partial_last_window_is_not_scaled_down(monkeypatch: pytest.MonkeyPatc
     assert gradients([[4.0], [2.0, 2.0, 2.0], [7.0]], 2, monkeypatch) == pytest.approx([2.5, 7.0])
 
 
-def test_an_auxiliary_loss_is_the_mean_over_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_auxiliary_loss_is_the_mean_over_all_that_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert gradients([[4.0], [2.0, 2.0, 2.0]], 2, monkeypatch, Partly) == pytest.approx([2.5 + 3])
 
 
@@ -128,14 +138,24 @@ def test_an_evaluation_weighs_every_label_alike() -> None:
     module = lit.Learner(made, Level(), Tokens())
     module.objective = Given()
     batches: list[Any] = [
-        {"losses": torch.tensor([2.0, 4.0, 0.0]), "right": torch.tensor([True, False, False]),
-         "labels": torch.tensor([1, 2, -100])},
+        {
+            "losses": torch.tensor([2.0, 4.0, 0.0]),
+            "right": torch.tensor([True, False, False]),
+            "labels": torch.tensor([1, 2, -100]),
+        },
         {"losses": torch.tensor([6.0]), "right": torch.tensor([True]), "labels": torch.tensor([1])},
     ]
-    trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = lightning.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
     trainer.validate(module, torch.utils.data.DataLoader(batches, batch_size=None), verbose=False)
     measured = {name: value.item() for name, value in trainer.callback_metrics.items()}
-    assert measured == pytest.approx({
-        "val/loss": 12 / 3, "val/perplexity": math.exp(4), "val/bits_per_byte": 12 / math.log(2) / (3 + 5 + 3),
-        "val/accuracy": 2 / 3,
-    }, rel=1e-6)
+    assert measured == pytest.approx(
+        {
+            "val/loss": 12 / 3,
+            "val/perplexity": math.exp(4),
+            "val/bits_per_byte": 12 / math.log(2) / (3 + 5 + 3),
+            "val/accuracy": 2 / 3,
+        },
+        rel=1e-6,
+    )

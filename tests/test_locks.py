@@ -36,11 +36,15 @@ def test_what_outlives_a_process_for_seconds_does_not_keep_its_folder(tmp_path: 
     locks.leave(again)
 
 
-def test_each_run_on_one_of_several_gpus_takes_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_run_on_one_of_several_gpus_takes_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(locks.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(locks, "_held", [])
-    taken = [locks.free_gpu.__wrapped__() for _ in range(3)]  # a lock is that of an opened file, as of another process
+    taken = [
+        locks.free_gpu.__wrapped__() for _ in range(3)
+    ]  # a lock is that of an opened file, as of another process
     assert taken[:2] == [0, 1]
     assert taken[2] in (0, 1), "more runs than GPUs share them"
     locks._held.clear()

@@ -16,8 +16,11 @@ from zoo.registry import build, entries
 
 DIM, VOCAB, PLACES = 6, 11, 10
 HEADS: list[dict[str, Any]] = [
-    {"name": "linear"}, {"name": "linear", "tied": False, "bias": True}, {"name": "linear", "softcap": 2.0, "scaled": True},
-    {"name": "transform"}, {"name": "transform", "tied": False, "norm": "rms"},
+    {"name": "linear"},
+    {"name": "linear", "tied": False, "bias": True},
+    {"name": "linear", "softcap": 2.0, "scaled": True},
+    {"name": "transform"},
+    {"name": "transform", "tied": False, "norm": "rms"},
 ]
 each_head = pytest.mark.parametrize("choice", HEADS, ids=str)
 
@@ -35,7 +38,9 @@ def made(choice: dict[str, Any]) -> tuple[Any, Tensor, Tensor, Tensor]:
         torch.nn.init.normal_(parameter)
     labels = torch.randint(VOCAB, (PLACES,))
     labels[[2, 4, 5, 6, 7]] = IGNORE  # a part without a label, too
-    embedding, hidden = (torch.randn(n, DIM, dtype=torch.double, requires_grad=True) for n in (VOCAB, PLACES))
+    embedding, hidden = (
+        torch.randn(n, DIM, dtype=torch.double, requires_grad=True) for n in (VOCAB, PLACES)
+    )
     return head, embedding, hidden, labels
 
 
@@ -45,14 +50,24 @@ def test_every_head_that_gives_logits_is_here() -> None:
 
 @each_head
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_value_and_gradients_are_those_of_all_logits_at_once(choice: dict[str, Any], smoothing: float) -> None:
+def test_value_and_gradients_are_those_of_all_logits_at_once(
+    choice: dict[str, Any], smoothing: float
+) -> None:
     head, embedding, hidden, labels = made(choice)
     leaves = [hidden, *([embedding] if head.weight is None else []), *head.parameters()]
-    whole = F.cross_entropy(head(hidden, embedding), labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
+    whole = F.cross_entropy(
+        head(hidden, embedding),
+        labels,
+        ignore_index=IGNORE,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
     parts = loss.summed(hidden, head, embedding, labels, IGNORE, smoothing)
     assert "Summed" in type(parts.grad_fn).__name__
     close(parts, whole)
-    for one, other in zip(torch.autograd.grad(parts / 3, leaves), torch.autograd.grad(whole / 3, leaves), strict=True):
+    for one, other in zip(
+        torch.autograd.grad(parts / 3, leaves), torch.autograd.grad(whole / 3, leaves), strict=True
+    ):
         close(one, other)
     with torch.no_grad():
         close(loss.summed(hidden, head, embedding, labels, IGNORE, smoothing), whole)
@@ -90,10 +105,14 @@ def test_in_bfloat16_under_autocast() -> None:
     head, hidden = head.float(), hidden.detach().float().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         parts = loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)
-        whole = F.cross_entropy(head(hidden, embedding), labels, ignore_index=IGNORE, reduction="sum")
+        whole = F.cross_entropy(
+            head(hidden, embedding), labels, ignore_index=IGNORE, reduction="sum"
+        )
     close(parts, whole, 1e-4)
     leaves = [hidden, head.weight]
-    for one, other in zip(torch.autograd.grad(parts, leaves), torch.autograd.grad(whole, leaves), strict=True):
+    for one, other in zip(
+        torch.autograd.grad(parts, leaves), torch.autograd.grad(whole, leaves), strict=True
+    ):
         assert one.dtype == torch.float32
         close(one, other, 2e-2)
 
@@ -103,7 +122,9 @@ def test_of_logits_in_16_bits_the_loss_is_in_32(choice: dict[str, Any]) -> None:
     """That of the same logits in float64; a sum in bfloat16 would be off by a hundredth."""
     head, embedding, hidden, labels = made(choice)
     head, embedding, hidden = head.bfloat16(), embedding.bfloat16(), hidden.bfloat16()
-    exact = F.cross_entropy(head(hidden, embedding).double(), labels, ignore_index=IGNORE, reduction="none")
+    exact = F.cross_entropy(
+        head(hidden, embedding).double(), labels, ignore_index=IGNORE, reduction="none"
+    )
     nats, _ = loss.measured(hidden, head, embedding, labels, IGNORE)
     with torch.no_grad():
         values = [nats.sum(), loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)]

@@ -9,7 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import Choice, choices, chosen, close, gradients, loss_of, make, option, said, shaken, tokens
+from tests.conftest import (
+    Choice,
+    choices,
+    chosen,
+    close,
+    gradients,
+    loss_of,
+    make,
+    option,
+    said,
+    shaken,
+    tokens,
+)
 from zoo import config, cost, registry
 from zoo.context import Cache, Context
 from zoo.mixer import HONOURED, Mixer
@@ -28,15 +40,32 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("q_rank", [None, 8])
 def test_latent_attention_is_that_of_transformers(version: str, q_rank: int | None) -> None:
     pytest.importorskip("transformers")
-    theirs_of = importlib.import_module(f"transformers.models.deepseek_{version}.modeling_deepseek_{version}")
-    configured = getattr(importlib.import_module("transformers"), f"Deepseek{version.upper()}Config")(
-        hidden_size=16, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=q_rank, kv_lora_rank=12, qk_nope_head_dim=6,
-        qk_rope_head_dim=4, v_head_dim=5, attention_bias=True, attn_implementation="eager", head_dim=4,
+    theirs_of = importlib.import_module(
+        f"transformers.models.deepseek_{version}.modeling_deepseek_{version}"
     )
-    theirs = getattr(theirs_of, f"Deepseek{version.upper()}Attention")(configured, 0).requires_grad_(False)
+    configured = getattr(
+        importlib.import_module("transformers"), f"Deepseek{version.upper()}Config"
+    )(
+        hidden_size=16,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=q_rank,
+        kv_lora_rank=12,
+        qk_nope_head_dim=6,
+        qk_rope_head_dim=4,
+        v_head_dim=5,
+        attention_bias=True,
+        attn_implementation="eager",
+        head_dim=4,
+    )
+    theirs = getattr(theirs_of, f"Deepseek{version.upper()}Attention")(
+        configured, 0
+    ).requires_grad_(False)
     rotary = getattr(theirs_of, f"Deepseek{version.upper()}RotaryEmbedding")(configured)
     norm = {"name": "rms", "eps": theirs.kv_a_layernorm.variance_epsilon}
-    ours = registry.build("attn", LATENT | {"q_rank": q_rank, "norm": norm}, 16, 4, True).requires_grad_(False)
+    ours = registry.build(
+        "attn", LATENT | {"q_rank": q_rank, "norm": norm}, 16, 4, True
+    ).requires_grad_(False)
     for number, parameter in enumerate(theirs.parameters()):
         parameter.copy_(draw(*parameter.shape, seed=number) / 3)
 
@@ -53,7 +82,9 @@ def test_latent_attention_is_that_of_transformers(version: str, q_rank: int | No
     ours.out.load_state_dict(theirs.o_proj.state_dict())
 
     x, places = draw(2, 9, 16, seed=99), torch.arange(9)[None]
-    rope = registry.build("pos", {"name": "rope", "pairing": "interleaved"}, 16, 4, ours.rotary_dim, 16, True)
+    rope = registry.build(
+        "pos", {"name": "rope", "pairing": "interleaved"}, 16, 4, ours.rotary_dim, 16, True
+    )
     actual = ours(x, Context(places, True, 9, rotate=rope.rotate(places)))
     mask = torch.full((9, 9), -torch.inf).triu(1)[None, None]
     close(actual, theirs(x, position_embeddings=rotary(x, places), attention_mask=mask)[0])
@@ -61,7 +92,15 @@ def test_latent_attention_is_that_of_transformers(version: str, q_rank: int | No
 
 def test_the_cache_holds_the_latent_and_the_turned_key_only() -> None:
     """DeepSeek-V2 2024, table 1: (kv_rank + rope_dim) entries a token and layer, where attention keeps 2·heads·width."""
-    words = ["attn=mla", "pos=rope", "arch.dim=16", "arch.layers=3", "arch.heads=4", "attn.kv_rank=12", "attn.rope_dim=6"]
+    words = [
+        "attn=mla",
+        "pos=rope",
+        "arch.dim=16",
+        "arch.layers=3",
+        "arch.heads=4",
+        "attn.kv_rank=12",
+        "attn.rope_dim=6",
+    ]
     told = cost.of(config.compose(words))
     assert told["kv_cache_bytes_per_token"] == 3 * (12 + 6) * 4
     model, cache = make(attn=LATENT), Cache(LENGTH)
@@ -73,7 +112,10 @@ def test_a_query_may_have_a_latent_too() -> None:
     model = shaken(make(attn=LATENT | {"q_rank": 8}))
     with torch.no_grad():
         cache = Cache(LENGTH)
-        parts = [model(tokens()[:, at], cache=cache) for at in (slice(0, 5), slice(5, 6), slice(6, LENGTH))]
+        parts = [
+            model(tokens()[:, at], cache=cache)
+            for at in (slice(0, 5), slice(5, 6), slice(6, LENGTH))
+        ]
         close(torch.cat(parts, 1), model(tokens()))
     for name, gradient in gradients(model, loss_of(model)).items():
         assert gradient.abs().max() > 1e-7, name
@@ -87,18 +129,26 @@ def test_a_latent_without_width_is_refused_by_name(word: str) -> None:
 
 def test_latent_attention_starts_each_projection_under_its_own_name() -> None:
     """Other ranks leave the queries as they were."""
-    one, other = (dict(make(attn={"name": "mla", "kv_rank": rank}).named_parameters()) for rank in (16, 8))
+    one, other = (
+        dict(make(attn={"name": "mla", "kv_rank": rank}).named_parameters()) for rank in (16, 8)
+    )
     down = "stack.blocks.0.attn.sublayer.down.weight"
     assert torch.equal(one[down][:24], other[down][:24])
 
 
 RECURRENT = ["lstm", "rnn"]
-NAPS = torch.tensor([[False] * 3 + [True] * 9, [True] * 7 + [False] * 5, [True, False] * 6, [False] * 12])  # where tokens are
+NAPS = torch.tensor(
+    [[False] * 3 + [True] * 9, [True] * 7 + [False] * 5, [True, False] * 6, [False] * 12]
+)  # where tokens are
 
 
 def recurrent(name: str, causal: bool = True, **options: Any) -> Any:
     """One that is filled with draws, in float64."""
-    mixer = registry.build("attn", {"name": name, **options}, 6, 2, causal).double().requires_grad_(False)
+    mixer = (
+        registry.build("attn", {"name": name, **options}, 6, 2, causal)
+        .double()
+        .requires_grad_(False)
+    )
     for number, parameter in enumerate(mixer.parameters()):
         parameter.copy_(draw(*parameter.shape, seed=number).double() / 2)
     return mixer
@@ -106,7 +156,10 @@ def recurrent(name: str, causal: bool = True, **options: Any) -> Any:
 
 def by_hand(cell: Any, x: Tensor, side: str = "") -> Tensor:
     """The equations, one token after the other: x (Q, dim) -> (Q, units)."""
-    w, u, b, d = (getattr(cell, f"{kind}_l0{side}", 0) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    w, u, b, d = (
+        getattr(cell, f"{kind}_l0{side}", 0)
+        for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
     h = c = x.new_zeros(cell.hidden_size)
     seen = []
     for token in x.flip(0) if side else x:
@@ -126,7 +179,9 @@ def expected(mixer: Any, x: Tensor) -> Tensor:
     return mixer.out(torch.cat(sides, -1))
 
 
-def given(mask: Tensor | None = None, documents: Tensor | None = None, keys: int = LENGTH, **more: Any) -> Context:
+def given(
+    mask: Tensor | None = None, documents: Tensor | None = None, keys: int = LENGTH, **more: Any
+) -> Context:
     return Context(torch.arange(LENGTH)[None], True, keys, mask, documents, **more)
 
 
@@ -175,7 +230,11 @@ def test_a_recurrent_state_outlives_padding(name: str, sizes: list[int]) -> None
         for size in sizes:
             end = cache.length + size
             places = torch.arange(cache.length, end)[None]
-            parts.append(mixer(x[:, cache.length : end], Context(places, True, end, NAPS[:, :end], cache=cache)))
+            parts.append(
+                mixer(
+                    x[:, cache.length : end], Context(places, True, end, NAPS[:, :end], cache=cache)
+                )
+            )
             cache.advance(size, NAPS[:, :end])
     close(torch.cat(parts, 1), mixer(x, given(NAPS)), 1e-12)
     assert cache.nbytes == mixer.cache_bytes(LENGTH, itemsize=8) * len(x)
@@ -223,7 +282,9 @@ def test_a_recurrent_state_is_counted_for_a_sequence(name: str, numbers: int) ->
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_cell_starts_as_the_policy_says(name: str) -> None:
-    cell: Any = make(attn={"name": name, "hidden": 64}, arch={"dim": 64}).stack.blocks[0].attn.sublayer.cell
+    cell: Any = (
+        make(attn={"name": name, "hidden": 64}, arch={"dim": 64}).stack.blocks[0].attn.sublayer.cell
+    )
     for word, value in cell.named_parameters():
         if word.startswith("bias"):
             assert (value == 0).all()
@@ -231,14 +292,26 @@ def test_a_recurrent_cell_starts_as_the_policy_says(name: str) -> None:
             assert value.std().item() == pytest.approx(64**-0.5, rel=0.06), word
 
 
-KEEPING = {"kv_heads": 1, "window": 3, "hidden": 24, "kv_rank": 8, "rope_dim": 2, "value_dim": 6, "head_dim": 6}
+KEEPING = {
+    "kv_heads": 1,
+    "window": 3,
+    "hidden": 24,
+    "kv_rank": 8,
+    "rope_dim": 2,
+    "value_dim": 6,
+    "head_dim": 6,
+}
 
 
 def keeping(group: str) -> list[Choice]:
     """Every component of a group with each of its options that could change what it keeps in a cache."""
     found = choices(group)
     for name in registry.entries(group):
-        found += [chosen(group, name) | {word: value} for word, value in KEEPING.items() if option(group, name, word)]
+        found += [
+            chosen(group, name) | {word: value}
+            for word, value in KEEPING.items()
+            if option(group, name, word)
+        ]
     return found
 
 
@@ -256,7 +329,9 @@ def test_a_cache_holds_what_its_mixers_say(attn: Choice, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cross", keeping("cross"), ids=said)
-def test_a_cache_behind_an_encoder_holds_what_its_mixers_say(cross: Choice, dtype: torch.dtype) -> None:
+def test_a_cache_behind_an_encoder_holds_what_its_mixers_say(
+    cross: Choice, dtype: torch.dtype
+) -> None:
     """Its own keys and values, and those of a memory of as many tokens, which are made once."""
     model: Any = make(arch={"name": "encoder_decoder", "cross": cross}).to(dtype)
     cache = Cache(6)
@@ -268,22 +343,34 @@ def test_a_cache_behind_an_encoder_holds_what_its_mixers_say(cross: Choice, dtyp
 
 
 CHANGES: dict[str, dict[str, Any]] = {  # in a context, that a mixer which honours them cannot miss
-    "rotate": {"rotate": lambda x: x * torch.arange(1.0, 7)[:, None]}, "bias": {"bias": draw(1, 4, 6, 6)},
-    "padding": {"padding": torch.arange(6)[None] > 2}, "documents": {"documents": (torch.arange(6) > 2).long()[None]},
+    "rotate": {"rotate": lambda x: x * torch.arange(1.0, 7)[:, None]},
+    "bias": {"bias": draw(1, 4, 6, 6)},
+    "padding": {"padding": torch.arange(6)[None] > 2},
+    "documents": {"documents": (torch.arange(6) > 2).long()[None]},
 }
 
 
 @pytest.mark.parametrize("attn", choices("attn"), ids=said)
 def test_a_mixer_honours_what_it_says_and_nothing_else(attn: Choice) -> None:
-    one, both = (registry.build("attn", attn, 16, 4, causal).requires_grad_(False) for causal in (True, False))
+    one, both = (
+        registry.build("attn", attn, 16, 4, causal).requires_grad_(False)
+        for causal in (True, False)
+    )
     for mixer in (one, both):
         for number, parameter in enumerate(mixer.parameters()):
             parameter.copy_(draw(*parameter.shape, seed=number))
     x, places = draw(1, 6, 16), torch.arange(6)[None]
-    found = {what for what, change in CHANGES.items()
-             if not torch.allclose(one(x, Context(places, True, 6, **change)), one(x, Context(places, True, 6)))}
+    found = {
+        what
+        for what, change in CHANGES.items()
+        if not torch.allclose(
+            one(x, Context(places, True, 6, **change)), one(x, Context(places, True, 6))
+        )
+    }
     later = x + (places == 5)[..., None]
-    if not torch.allclose(both(later, Context(places, False, 6))[:, 0], both(x, Context(places, False, 6))[:, 0]):
+    if not torch.allclose(
+        both(later, Context(places, False, 6))[:, 0], both(x, Context(places, False, 6))[:, 0]
+    ):
         found.add("both_sides")
     assert found == one.honours
 
@@ -321,25 +408,48 @@ def test_what_a_mixer_does_not_honour_is_refused_before_anything_runs() -> None:
     registry.register("attn", "mean")(RunningMean)
     sides = type("BothSides", (RunningMean,), {"honours": frozenset({"both_sides"})})
     registry.register("attn", "means")(sides)
-    registry.register("attn", "other")(type("Other", (torch.nn.Module,), {
-        "__init__": RunningMean.__init__, "forward": RunningMean.forward, "rotary_dim": 0}))
-    registry.register("pos", "slope")(type("Slope", (registry.build("pos", "none", 16, 4, 4, 16, True).__class__,), {
-        "bias": lambda self, queries, keys, device: torch.zeros(queries, keys)}))
+    registry.register("attn", "other")(
+        type(
+            "Other",
+            (torch.nn.Module,),
+            {"__init__": RunningMean.__init__, "forward": RunningMean.forward, "rotary_dim": 0},
+        )
+    )
+    registry.register("pos", "slope")(
+        type(
+            "Slope",
+            (registry.build("pos", "none", 16, 4, 4, 16, True).__class__,),
+            {"bias": lambda self, queries, keys, device: torch.zeros(queries, keys)},
+        )
+    )
     tiny = ["arch.dim=16", "arch.layers=2", "loader.length=8", "arch.length=8", "pos=none"]
     refuse_meaningless(config.compose([*tiny, "attn=mean"]))
     for words, wrong in {
         ("attn=mean", "pos=rope"): "attn=mean has no queries and keys",
         ("attn=mean", "pos=alibi"): "attn=mean has no scores",
         ("attn=mean", "pos=slope"): "attn=mean has no scores",
-        ("attn=mean", "loader.isolate=true"): r"attn=mean does not keep documents apart.*loader\.isolate=false",
-        ("arch.pattern=[{attn: mean},{}]", "loader.isolate=true"): "attn=mean does not keep documents apart",
-        ("attn=mean", "arch=encoder", "objective=mlm"): "attn=mean reads earlier tokens only.*arch=decoder",
+        (
+            "attn=mean",
+            "loader.isolate=true",
+        ): r"attn=mean does not keep documents apart.*loader\.isolate=false",
+        (
+            "arch.pattern=[{attn: mean},{}]",
+            "loader.isolate=true",
+        ): "attn=mean does not keep documents apart",
+        (
+            "attn=mean",
+            "arch=encoder",
+            "objective=mlm",
+        ): "attn=mean reads earlier tokens only.*arch=decoder",
         ("attn=means", "arch=encoder", "objective=mlm"): "attn=means reads padding",
         ("attn=other",): r"attn=other must be a zoo\.mixer\.Mixer",
     }.items():
         with pytest.raises(ZooError, match=wrong):
             refuse_meaningless(config.compose([*tiny, *words]))
-    for mask, wrong in (("padding_mask", "reads padding"), ("documents", "does not keep documents apart")):
+    for mask, wrong in (
+        ("padding_mask", "reads padding"),
+        ("documents", "does not keep documents apart"),
+    ):
         with pytest.raises(ZooError, match=f"attn=mean {wrong}"):
             make(attn="mean")(tokens(), **{mask: torch.ones(2, 12, dtype=torch.bool)})
 

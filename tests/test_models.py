@@ -38,15 +38,26 @@ LEFT = torch.tensor([[True] * LENGTH, [False] * 5 + [True] * 7])
 RIGHT = LEFT.flip(1)
 DOCUMENTS = torch.tensor([[0] * 4 + [1] * 7 + [2], [3] * LENGTH])
 PLACES = torch.tensor([[*range(4), *range(7), 0], [*range(LENGTH)]])
-UNEVEN: list[Any] = [{"attn": {"window": 2}}, {}, {"pos": {"base": 100.0}, "ffn": "swiglu"}]  # as Gemma 2 or ModernBERT
+UNEVEN: list[Any] = [
+    {"attn": {"window": 2}},
+    {},
+    {"pos": {"base": 100.0}, "ffn": "swiglu"},
+]  # as Gemma 2 or ModernBERT
 BACKED = [attn for attn in attentions() if "backend" in attn and not attn.get("qk_norm")]
 
 each_mixer = pytest.mark.parametrize(("attn", "pos"), mixers(), ids=said)
 each_other = pytest.mark.parametrize(
     "parts",
-    [{group: choice} for group in BASE if group not in ("attn", "pos", "init") for choice in choices(group)]
+    [
+        {group: choice}
+        for group in BASE
+        if group not in ("attn", "pos", "init")
+        for choice in choices(group)
+    ]
     + [{"arch": {"layers": 4, "pattern": UNEVEN}}],
-    ids=lambda parts: "_".join(f"{group}={choice.get('name', 'pattern')}" for group, choice in parts.items()),
+    ids=lambda parts: "_".join(
+        f"{group}={choice.get('name', 'pattern')}" for group, choice in parts.items()
+    ),
 )
 
 
@@ -71,7 +82,9 @@ def check_padding(model: Decoder) -> None:
         padded = model(tokens(), mask)
         for row in range(2):
             close(padded[row][mask[row]], model(tokens()[row][mask[row]][None])[0])
-    cached = in_chunks(model, Cache(LENGTH), 7, 1, 4, padding_mask=LEFT[:, :7])  # a left-padded prompt, continued
+    cached = in_chunks(
+        model, Cache(LENGTH), 7, 1, 4, padding_mask=LEFT[:, :7]
+    )  # a left-padded prompt, continued
     close(cached[1][5:], model(tokens()[1:, 5:])[0])
     close(cached[0], model(tokens()[:1])[0])
 
@@ -134,7 +147,9 @@ def test_so_it_is_with_a_bias_on_the_scores(attn: Choice) -> None:
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "causal": {}, "left": {"padding_mask": LEFT}, "right": {"padding_mask": RIGHT},
+    "causal": {},
+    "left": {"padding_mask": LEFT},
+    "right": {"padding_mask": RIGHT},
     "documents": {"documents": DOCUMENTS, "positions": PLACES},
 }
 
@@ -154,7 +169,10 @@ def test_backends_agree(attn: Choice, both_sides: bool, way: str) -> None:
             close(theirs[name], gradient)
         if way == "causal":
             with torch.no_grad():
-                close(in_chunks(other, Cache(LENGTH), 5, 3, 4), in_chunks(first, Cache(LENGTH), 5, 3, 4))
+                close(
+                    in_chunks(other, Cache(LENGTH), 5, 3, 4),
+                    in_chunks(first, Cache(LENGTH), 5, 3, 4),
+                )
 
 
 @pytest.mark.parametrize("attn", choices("attn"), ids=said)
@@ -162,8 +180,10 @@ def test_packed_documents_behind_a_cache_stay_apart_or_are_refused(attn: Choice)
     model, cache = made(("attn", attn)), Cache(LENGTH)
     whole = model(tokens(), documents=DOCUMENTS, positions=PLACES)
     try:
-        parts = [model(tokens()[:, at], documents=DOCUMENTS[:, at], positions=PLACES[:, at], cache=cache)
-                 for at in (slice(0, 6), slice(6, 7), slice(7, LENGTH))]
+        parts = [
+            model(tokens()[:, at], documents=DOCUMENTS[:, at], positions=PLACES[:, at], cache=cache)
+            for at in (slice(0, 6), slice(6, 7), slice(7, LENGTH))
+        ]
     except ZooError:
         return
     close(torch.cat(parts, 1), whole)
@@ -234,7 +254,9 @@ def test_the_position_of_any_layer_has_an_effect_or_is_refused(pos: Choice) -> N
         (4, {"new": 1, "seed": 2**64}, "seed < 2"),
     ],
 )
-def test_generation_says_what_can_be_asked_for(prompt: int, asked: dict[str, Any], said: str) -> None:
+def test_generation_says_what_can_be_asked_for(
+    prompt: int, asked: dict[str, Any], said: str
+) -> None:
     model = make(pos="learned", arch={"length": 12})
     with pytest.raises(ZooError, match=said):
         decoding.generate(model, tokens(1, prompt), **asked)
@@ -244,7 +266,9 @@ def test_generation_says_what_can_be_asked_for(prompt: int, asked: dict[str, Any
 def test_a_tiny_temperature_is_none(temperature: float) -> None:
     model = make()
     coldest = decoding.generate(model, tokens(2, 4), 6, temperature=0)
-    assert torch.equal(decoding.generate(model, tokens(2, 4), 6, temperature=temperature, top_k=3), coldest)
+    assert torch.equal(
+        decoding.generate(model, tokens(2, 4), 6, temperature=temperature, top_k=3), coldest
+    )
 
 
 def test_a_pattern_repeats_over_the_depth() -> None:
@@ -252,7 +276,9 @@ def test_a_pattern_repeats_over_the_depth() -> None:
     blocks: Any = model.stack.blocks
     attentions = [block.attn.sublayer for block in blocks]
     assert [attention.window for attention in attentions] == [2, None, None] * 2 + [2]
-    assert [hasattr(block.ffn.sublayer, "gate") for block in blocks] == [False, False, True] * 2 + [False]
+    assert [hasattr(block.ffn.sublayer, "gate") for block in blocks] == [False, False, True] * 2 + [
+        False
+    ]
     assert model.stack.position_of == [0, 0, 1] * 2 + [0]
     with pytest.raises(ZooError, match=r"arch\.pattern names 'atn'"):
         make(arch={"pattern": [{"atn": {"window": 2}}]})
@@ -269,14 +295,19 @@ def test_a_pattern_repeats_over_the_depth() -> None:
         ({"attn": {"name": "mha", "head_dim": 5}}, "must be even, not 5"),
         ({"pos": {"name": "sinusoidal"}, "arch": {"dim": 15, "heads": 3}}, "even arch.dim, not 15"),
         ({"pos": {"name": "rope", "fraction": 0.2}}, "must be even, not 0"),
-        ({"attn": {"name": "mha", "scale": 0.0}}, r"attn\.scale"),  # times the mask's -inf it is not a number
+        (
+            {"attn": {"name": "mha", "scale": 0.0}},
+            r"attn\.scale",
+        ),  # times the mask's -inf it is not a number
         ({"attn": {"name": "mha", "window": 0}}, "attn.window must be at least 1"),
         ({"arch": {"layers": 0}}, "arch.layers must be at least 1"),
         ({"arch": {"vocab": None}}, "arch.vocab is not known"),
     ],
     ids=said,
 )
-def test_what_has_no_meaning_is_refused_before_it_costs_anything(parts: dict[str, Any], told: str) -> None:
+def test_what_has_no_meaning_is_refused_before_it_costs_anything(
+    parts: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ZooError, match=told):
         make(device="meta", **parts)
 
@@ -285,5 +316,8 @@ def test_zoo_build_takes_the_words_of_the_command_line() -> None:
     words = ["norm=rms", "pos=rope", "arch.dim=32", "arch.layers=1", "norm.eps=1e-5"]
     model = zoo.build("gpt", *words, seed=3)
     same = models.build(config.compose(["model=gpt", *words]), seed=3)
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), same.parameters(), strict=True))
+    assert all(
+        torch.equal(ours, theirs)
+        for ours, theirs in zip(model.parameters(), same.parameters(), strict=True)
+    )
     assert model(tokens()).shape == (2, LENGTH, 257)

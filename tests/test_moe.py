@@ -18,7 +18,13 @@ from zoo.context import Cache, Context, Trace
 from zoo.registry import ZooError
 
 DIM = 16
-V3 = {"gate": "sigmoid", "groups": 4, "top_groups": 2, "gate_scale": 2.5, "shared": {"name": "swiglu", "hidden": 20}}
+V3 = {
+    "gate": "sigmoid",
+    "groups": 4,
+    "top_groups": 2,
+    "gate_scale": 2.5,
+    "shared": {"name": "swiglu", "hidden": 20},
+}
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -26,7 +32,9 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def moe(dim: int = DIM, **options: Any) -> MixtureOfExperts:
-    made = registry.build("ffn", {"name": "moe", "expert": {"name": "swiglu", "hidden": 24}} | options, dim)
+    made = registry.build(
+        "ffn", {"name": "moe", "expert": {"name": "swiglu", "hidden": 24}} | options, dim
+    )
     with torch.no_grad():
         for number, parameter in enumerate(made.parameters()):
             parameter.copy_(draw(*parameter.shape, seed=number) / 4)
@@ -37,7 +45,9 @@ def moe(dim: int = DIM, **options: Any) -> MixtureOfExperts:
 
 def seen(layer: nn.Module, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Trace]:
     trace = Trace()
-    return layer(x, Context(torch.arange(x.shape[1])[None], True, x.shape[1], padding, trace=trace)), trace
+    return layer(
+        x, Context(torch.arange(x.shape[1])[None], True, x.shape[1], padding, trace=trace)
+    ), trace
 
 
 class Says(nn.Module):
@@ -79,27 +89,48 @@ def by_loop(layer: MixtureOfExperts, x: Tensor, context: Context) -> Tensor:
     for token in x.double().flatten(0, 1):
         logits = (layer.router.weight @ token).tolist()
         score = torch.tensor(logits, dtype=torch.float64)
-        score = score.exp() / score.exp().sum() if layer.gate == "softmax" else 1 / (1 + (-score).exp())
+        score = (
+            score.exp() / score.exp().sum() if layer.gate == "softmax" else 1 / (1 + (-score).exp())
+        )
         wanted = (score + (0 if layer.balance is None else layer.balance)).tolist()
-        groups = [sorted(wanted[first : first + size])[::-1] for first in range(0, len(wanted), size)]
+        groups = [
+            sorted(wanted[first : first + size])[::-1] for first in range(0, len(wanted), size)
+        ]
         worth = [group[0] if layer.gate == "softmax" else sum(group[:2]) for group in groups]
         best = sorted(range(layer.groups), key=lambda group: -worth[group])[: layer.top_groups]
         candidates = [expert for expert in range(len(wanted)) if expert // size in best]
         chosen = sorted(candidates, key=lambda expert: -wanted[expert])[: layer.top_k]
         total = sum(score[expert] for expert in chosen) if layer.renormalize else 1.0
-        rows.append(sum(score[e] / total * layer.gate_scale * layer.experts[e](token, context) for e in chosen))
+        rows.append(
+            sum(
+                score[e] / total * layer.gate_scale * layer.experts[e](token, context)
+                for e in chosen
+            )
+        )
         if layer.shared is not None:
             rows[-1] = rows[-1] + layer.shared(token, context)
     return torch.stack(rows).view_as(x)
 
 
-COMBINATIONS = list(itertools.product(["softmax", "sigmoid"], [True, False], [1, 4], [None, "relu"], [False, True]))
+COMBINATIONS = list(
+    itertools.product(["softmax", "sigmoid"], [True, False], [1, 4], [None, "relu"], [False, True])
+)
 
 
 @pytest.mark.parametrize(("gate", "renormalize", "groups", "shared", "bias"), COMBINATIONS)
-def test_it_is_a_loop_over_tokens(gate: str, renormalize: bool, groups: int, shared: Any, bias: bool) -> None:
-    layer = moe(gate=gate, renormalize=renormalize, groups=groups, top_groups=-(-groups // 2), shared=shared, bias=bias,
-                gate_scale=1.5, top_k=3)
+def test_it_is_a_loop_over_tokens(
+    gate: str, renormalize: bool, groups: int, shared: Any, bias: bool
+) -> None:
+    layer = moe(
+        gate=gate,
+        renormalize=renormalize,
+        groups=groups,
+        top_groups=-(-groups // 2),
+        shared=shared,
+        bias=bias,
+        gate_scale=1.5,
+        top_k=3,
+    )
     x = draw(3, 7, DIM, seed=50)
     close(seen(layer, x)[0].double(), by_loop(layer, x, Context(torch.arange(7)[None], True, 7)))
 
@@ -129,7 +160,9 @@ def test_padding_is_not_routed(side: str) -> None:
     alone, of_each = zip(*(seen(layer, row[None]) for row in (x[0], x[1, where])), strict=True)
     close(y[0], alone[0][0])
     close(y[1, where], alone[1][0])
-    assert torch.equal(y[~padding], layer.shared(x, Context(torch.arange(9)[None], True, 9))[~padding])
+    assert torch.equal(
+        y[~padding], layer.shared(x, Context(torch.arange(9)[None], True, 9))[~padding]
+    )
     for number, loss in enumerate(trace.losses):
         close(loss, of_each[0].losses[number] + of_each[1].losses[number])
     assert torch.equal(trace.loads[0][1], of_each[0].loads[0][1] + of_each[1].loads[0][1])
@@ -143,7 +176,10 @@ def test_nothing_but_padding() -> None:
     assert [loss.item() for loss in trace.losses] == [0, 0]
     assert trace.loads[0][1].tolist() == [0] * 8
     (y.sum() + sum(trace.losses)).backward()
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in layer.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.isfinite().all()
+        for parameter in layer.parameters()
+    )
 
 
 def test_losses_add_up_over_rows() -> None:
@@ -168,7 +204,9 @@ def test_losses_by_hand(gate: str) -> None:
 
 def test_the_balance_loss_is_that_of_transformers() -> None:
     """Theirs, of one sequence and layer, is a mean over tokens that is top_k at balance; ours a sum that is 1 a token."""
-    theirs = pytest.importorskip("transformers.models.mixtral.modeling_mixtral").load_balancing_loss_func
+    theirs = pytest.importorskip(
+        "transformers.models.mixtral.modeling_mixtral"
+    ).load_balancing_loss_func
     layer, x = moe(balance_loss=0.3, top_k=3), draw(1, 11, DIM, seed=50)
     expected = theirs((layer.logits(x)[0],), 8, 3)
     close(seen(layer, x)[1].losses[0], 0.3 * 11 / 3 * expected, 1e-6)
@@ -177,19 +215,40 @@ def test_the_balance_loss_is_that_of_transformers() -> None:
 FAMILIES: list[tuple[str, str, str, Choice]] = [
     ("mixtral", "MixtralSparseMoeBlock", "MixtralConfig", {}),
     ("deepseek_v3", "DeepseekV3MoE", "DeepseekV3Config", V3 | {"bias": True}),
-    ("deepseek_v2", "DeepseekV2Moe", "DeepseekV2Config", V3 | {"gate": "softmax", "renormalize": False}),
+    (
+        "deepseek_v2",
+        "DeepseekV2Moe",
+        "DeepseekV2Config",
+        V3 | {"gate": "softmax", "renormalize": False},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("module", "block", "settings", "options"), FAMILIES, ids=[family[0] for family in FAMILIES])
-def test_it_is_that_of_transformers(module: str, block: str, settings: str, options: Choice) -> None:
+@pytest.mark.parametrize(
+    ("module", "block", "settings", "options"), FAMILIES, ids=[family[0] for family in FAMILIES]
+)
+def test_it_is_that_of_transformers(
+    module: str, block: str, settings: str, options: Choice
+) -> None:
     code = pytest.importorskip(f"transformers.models.{module}.modeling_{module}")
     ours = moe(**options)
     sizes = {"hidden_size": DIM, "num_attention_heads": 4, "num_experts_per_tok": 2}
-    width = {"intermediate_size": 24} if module == "mixtral" else {"moe_intermediate_size": 24, "n_shared_experts": 1}
-    names = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
-             "topk_method": "group_limited_greedy"}
-    made = getattr(code, settings)(**sizes, **width, **(names if options else {"num_local_experts": 8}))
+    width = (
+        {"intermediate_size": 24}
+        if module == "mixtral"
+        else {"moe_intermediate_size": 24, "n_shared_experts": 1}
+    )
+    names = {
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 2.5,
+        "norm_topk_prob": True,
+        "topk_method": "group_limited_greedy",
+    }
+    made = getattr(code, settings)(
+        **sizes, **width, **(names if options else {"num_local_experts": 8})
+    )
     made._experts_implementation = "eager"
     theirs = getattr(code, block)(made)
     if options:  # a shared expert of another width than theirs would be
@@ -246,7 +305,9 @@ def test_the_bias_stays_float32_and_is_kept() -> None:
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other.balance, before)
     fresh = make(ffn={"name": "moe", "bias": True})
-    assert all((buffer == 0).all() for name, buffer in fresh.named_buffers() if name.endswith("balance"))
+    assert all(
+        (buffer == 0).all() for name, buffer in fresh.named_buffers() if name.endswith("balance")
+    )
     assert "balance" not in moe().state_dict()
 
 
@@ -263,7 +324,9 @@ def test_logits_are_float32() -> None:
 def test_a_cached_padded_prompt() -> None:
     model, cache = made(("ffn", {"name": "moe"} | V3)), Cache(12)
     mask = torch.tensor([[True] * 7, [False] * 3 + [True] * 4])
-    logits = torch.cat([model(tokens()[:, :7], mask, cache=cache), model(tokens()[:, 7:], cache=cache)], 1)
+    logits = torch.cat(
+        [model(tokens()[:, :7], mask, cache=cache), model(tokens()[:, 7:], cache=cache)], 1
+    )
     close(logits[1, 3:], model(tokens()[1:, 3:])[0])
 
 

@@ -16,13 +16,32 @@ from zoo.registry import ZooError
 NAMES = config.menu()["model"]
 # Vaswani 2017 and its successors, as transformers counts them from their published configurations
 TOTALS = {
-    "gpt2": 124_439_808, "gpt2_medium": 354_823_168, "gpt2_large": 774_030_080, "gpt2_xl": 1_557_611_200,
-    "gpt3": 174_604_259_328, "bert_base head=pooler": 109_482_240, "bert_large head=pooler": 335_141_888,
-    "t5_small": 60_506_624, "t5_base": 222_903_552, "bart_base": 139_420_416, "llama_7b": 6_738_415_616,
-    "llama3_8b": 8_030_261_248, "llama3_70b": 70_553_706_496, "llama3_405b": 405_853_388_800, "mistral_7b": 7_241_732_096,
-    "mixtral_8x7b": 46_702_792_704, "deepseek_v3": 671_026_404_352, "gpt2 head.tied=false": 163_037_184,
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "gpt3": 174_604_259_328,
+    "bert_base head=pooler": 109_482_240,
+    "bert_large head=pooler": 335_141_888,
+    "t5_small": 60_506_624,
+    "t5_base": 222_903_552,
+    "bart_base": 139_420_416,
+    "llama_7b": 6_738_415_616,
+    "llama3_8b": 8_030_261_248,
+    "llama3_70b": 70_553_706_496,
+    "llama3_405b": 405_853_388_800,
+    "mistral_7b": 7_241_732_096,
+    "mixtral_8x7b": 46_702_792_704,
+    "deepseek_v3": 671_026_404_352,
+    "gpt2 head.tied=false": 163_037_184,
 }
-UNKNOWN = {"gpt", "bert", "t5", "transformer_base", "transformer_big"}  # which transformers has no class for
+UNKNOWN = {
+    "gpt",
+    "bert",
+    "t5",
+    "transformer_base",
+    "transformer_big",
+}  # which transformers has no class for
 
 
 @functools.cache
@@ -48,8 +67,14 @@ def test_the_transformer_of_2017_is_about_the_size_of_its_paper() -> None:
     assert total(meta("transformer_big")) == pytest.approx(213e6, rel=0.01)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name == "deepseek_v3" else [])
-                                  for name in NAMES if name not in UNKNOWN])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "deepseek_v3" else [])
+        for name in NAMES
+        if name not in UNKNOWN
+    ],
+)
 def test_its_size_is_that_of_its_class_in_transformers(name: str) -> None:
     pytest.importorskip("transformers")
     model = meta(name)
@@ -61,7 +86,10 @@ def test_its_size_is_that_of_its_class_in_transformers(name: str) -> None:
 def test_its_file_says_what_it_is_and_how_large(name: str) -> None:
     text = (config.CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8")
     assert re.search(r"^# .*\b(19|20)\d\d\b", text, re.MULTILINE), "a paper and its year"
-    said = [int(number.replace(",", "")) for number in re.findall(r"([\d,]{9,}) (?:parameters|with this one)", text)]
+    said = [
+        int(number.replace(",", ""))
+        for number in re.findall(r"([\d,]{9,}) (?:parameters|with this one)", text)
+    ]
     assert not said or total(meta(name)) in said
 
 
@@ -75,7 +103,10 @@ def test_the_catalogue_knows_its_parts(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_toy_of_it_is_small_and_of_the_same_parts(name: str) -> None:
-    composed, toy = config.compose([f"model={name}"]), config.compose([f"model={name}", "size=tiny"])
+    composed, toy = (
+        config.compose([f"model={name}"]),
+        config.compose([f"model={name}", "size=tiny"]),
+    )
     assert config.choices(composed) == config.choices(toy)
     assert total(models.build(toy, device="meta")) < 1_000_000
     assert config.compose([f"model={name}", "size=tiny", "arch.dim=96"])["arch"]["dim"] == 96
@@ -83,8 +114,15 @@ def test_a_toy_of_it_is_small_and_of_the_same_parts(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("llama3_8b", ["norm=layer"]), ("gpt2", ["ffn=swiglu"]), ("llama3_8b", ["attn=mha"]), ("bert_base", ["head=linear"]),
-     ("t5_small", ["pos=rope", "ffn=moe"]), ("mixtral_8x7b", ["ffn=swiglu"]), ("deepseek_v3", ["attn=gqa", "arch.first=[]"])],
+    [
+        ("llama3_8b", ["norm=layer"]),
+        ("gpt2", ["ffn=swiglu"]),
+        ("llama3_8b", ["attn=mha"]),
+        ("bert_base", ["head=linear"]),
+        ("t5_small", ["pos=rope", "ffn=moe"]),
+        ("mixtral_8x7b", ["ffn=swiglu"]),
+        ("deepseek_v3", ["attn=gqa", "arch.first=[]"]),
+    ],
 )
 def test_any_part_can_be_exchanged(name: str, words: list[str]) -> None:
     composed = config.compose([f"model={name}", "size=tiny", *words])

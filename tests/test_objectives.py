@@ -49,7 +49,11 @@ class Fixed(torch.nn.Module):
     def forward(self, places: Tensor | None = None, *, read: Any, **given: Any) -> Any:
         self.given = given
         answer = self.answer.flatten(0, 1)
-        return read(answer if places is None else answer[places], lambda x, _: x, torch.empty(answer.shape[1], 0))
+        return read(
+            answer if places is None else answer[places],
+            lambda x, _: x,
+            torch.empty(answer.shape[1], 0),
+        )
 
 
 def test_the_next_token_is_the_label_once() -> None:
@@ -85,7 +89,12 @@ def test_masked_proportions() -> None:
     masked, kept = shown == made.mask, shown == was
     among = chosen[before != EOT]
     # another token is by chance the one that was: 1 of the 256 that are drawn from
-    for part, share in ((among, 0.15), (masked, 0.8), (kept, 0.1 + 0.1 / 256), (~masked & ~kept, 0.1 - 0.1 / 256)):
+    for part, share in (
+        (among, 0.15),
+        (masked, 0.8),
+        (kept, 0.1 + 0.1 / 256),
+        (~masked & ~kept, 0.1 - 0.1 / 256),
+    ):
         error = (share * (1 - share) / part.numel()) ** 0.5
         assert abs(part.double().mean().item() - share) < 4 * error
     others = shown[~masked & ~kept]
@@ -96,10 +105,16 @@ def test_masked_proportions() -> None:
 
 def test_no_place_is_shown_as_end_of_text_whichever_id_that_is() -> None:
     for eot in range(4):
-        made = registry.build("objective", {"name": "mlm", "rate": 1.0, "mask_share": 0.0, "random_share": 1.0},
-                              SimpleNamespace(vocab=4, eot=eot), 64)
+        made = registry.build(
+            "objective",
+            {"name": "mlm", "rate": 1.0, "mask_share": 0.0, "random_share": 1.0},
+            SimpleNamespace(vocab=4, eot=eot),
+            64,
+        )
         tokens = torch.full((1, 64), (eot + 1) % 4)
-        shown = made.prepare({"tokens": tokens, "labels": tokens, "rows": torch.zeros(1).long()}, 0)["tokens"]
+        shown = made.prepare(
+            {"tokens": tokens, "labels": tokens, "rows": torch.zeros(1).long()}, 0
+        )["tokens"]
         assert set(shown.flatten().tolist()) == {0, 1, 2, 3} - {eot}
 
 
@@ -123,7 +138,10 @@ def test_masks_are_labelled_and_nothing_else() -> None:
 def test_an_evaluation_hides_at_a_rate_of_its_own() -> None:
     raw = blocks(64, 8).__getitems__(range(8))
     learns, asked = objective("mlm", 64, rate=0.8, eval_rate=0.1), objective("mlm", 64, rate=0.1)
-    for given, like in ((learns.prepare(raw, 0), objective("mlm", 64, rate=0.8)), (learns.judge.prepare(raw, 0), asked)):
+    for given, like in (
+        (learns.prepare(raw, 0), objective("mlm", 64, rate=0.8)),
+        (learns.judge.prepare(raw, 0), asked),
+    ):
         assert torch.equal(given["labels"], like.prepare(raw, 0)["labels"])
     assert learns.over == asked.over != objective("mlm", 64, rate=0.8).over
     assert (learns.share, learns.rate) == (0.8, 0.8), "it learns as before"
@@ -131,14 +149,18 @@ def test_an_evaluation_hides_at_a_rate_of_its_own() -> None:
 
 def test_a_step_in_which_nothing_is_hidden_moves_nothing() -> None:
     made = objective("mlm", 4, rate=1e-9)
-    loss, count = made(Fixed(torch.randn(1, 4, VOCAB + 1)), made.prepare(blocks(4, 1).__getitems__([0]), 0))
+    loss, count = made(
+        Fixed(torch.randn(1, 4, VOCAB + 1)), made.prepare(blocks(4, 1).__getitems__([0]), 0)
+    )
     assert (loss.item(), count.item()) == (0, 0)
 
 
 def restored(made: Any, inputs: Sequence[int], targets: Sequence[int]) -> list[int]:
     """The text, from inputs and targets: each sentinel exchanged for what the targets have behind it."""
     fills = iter(made.read(targets))
-    return [token for seen in inputs for token in (next(fills) if seen >= made.sentinel else [seen])]
+    return [
+        token for seen in inputs for token in (next(fills) if seen >= made.sentinel else [seen])
+    ]
 
 
 @pytest.mark.parametrize("length", [8, 31, 64, 256, 512])
@@ -152,7 +174,9 @@ def test_spans_and_what_is_left_are_the_text(length: int) -> None:
         inputs, targets = batch["tokens"][row].tolist(), batch["labels"][row].tolist()
         assert restored(made, inputs, targets) == raw[row]["tokens"].tolist()
         sentinels = [token for token in targets if token >= made.sentinel]
-        assert sentinels == list(range(made.sentinel, made.sentinel + made.spans + 1)), "in order, and one to end"
+        assert sentinels == list(range(made.sentinel, made.sentinel + made.spans + 1)), (
+            "in order, and one to end"
+        )
         assert [token for token in inputs if token >= made.sentinel] == sentinels[:-1]
         assert batch["decoder_tokens"][row].tolist() == [made.start, *targets[:-1]]
         assert max(sentinels) == VOCAB + made.extra - 1
@@ -180,7 +204,10 @@ def test_the_last_block_of_a_split_is_corrupted_too() -> None:
         batch, last = made.prepare(raw.__getitems__([0, 1]), 0), raw[1]
         real = batch.get("padding_mask", torch.ones_like(batch["tokens"], dtype=torch.bool))[1]
         targets = [token for token in batch["labels"][1].tolist() if token != IGNORE]
-        assert restored(made, batch["tokens"][1][real].tolist(), targets) == last["tokens"][last["labels"] != IGNORE].tolist()
+        assert (
+            restored(made, batch["tokens"][1][real].tolist(), targets)
+            == last["tokens"][last["labels"] != IGNORE].tolist()
+        )
         assert (batch["decoder_tokens"] >= 0).all()
 
 
@@ -216,6 +243,7 @@ def test_label_smoothing_spreads_over_the_vocabulary_and_counts_no_padding() -> 
 @each_objective
 def test_what_is_drawn_for_a_row_depends_on_its_index_alone(name: str) -> None:
     made, raw = pickle.loads(pickle.dumps(objective(name))), blocks(64, 5)  # noqa: S301
+
     def rows(indices: list[int], seed: int = 7) -> list[tuple[list[int], list[int]]]:
         batch = made.prepare(raw.__getitems__(indices), seed)
         return list(zip(batch["tokens"].tolist(), batch["labels"].tolist(), strict=True))
@@ -230,8 +258,16 @@ def test_what_is_drawn_for_a_row_depends_on_its_index_alone(name: str) -> None:
 @each_objective
 def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
     made = objective(name)
-    composed = config.compose([f"objective={name}", f"arch={made.serves}", "arch.dim=16", "arch.layers=1", "arch.heads=2",
-                               "arch.length=64"])
+    composed = config.compose(
+        [
+            f"objective={name}",
+            f"arch={made.serves}",
+            "arch.dim=16",
+            "arch.layers=1",
+            "arch.heads=2",
+            "arch.length=64",
+        ]
+    )
     model = models.build(composed)
     objectives.check(composed, model)
     assert composed["arch"]["vocab"] == VOCAB + made.extra
@@ -251,15 +287,33 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("objective=mlm", "by arch=encoder, not by arch=decoder: choose objective=clm or copy or induction, or arch"),
+        (
+            "objective=mlm",
+            "by arch=encoder, not by arch=decoder: choose objective=clm or copy or induction, or arch",
+        ),
         ("arch=encoder", "choose objective=mlm, or arch=decoder"),
         ("model=t5 objective=clm", "choose objective=seq2seq or span, or arch=decoder"),
-        ("model=bert head=pooler", "needs a logit for each of 258 tokens, and head=pooler gives 128 other numbers"),
-        ("head=pooler head.classes=257", "needs a logit for each of 257 tokens, and head=pooler gives 257 other numbers"),
-        ("model=bert arch.vocab=257", "arch.vocab=257 is smaller than the tokenizer's 257 ids and the 1 more of objective=mlm"),
-        ("model=t5 arch.vocab=260", "260 is smaller than the tokenizer's 257 ids and the 8 more of objective=span"),
+        (
+            "model=bert head=pooler",
+            "needs a logit for each of 258 tokens, and head=pooler gives 128 other numbers",
+        ),
+        (
+            "head=pooler head.classes=257",
+            "needs a logit for each of 257 tokens, and head=pooler gives 257 other numbers",
+        ),
+        (
+            "model=bert arch.vocab=257",
+            "arch.vocab=257 is smaller than the tokenizer's 257 ids and the 1 more of objective=mlm",
+        ),
+        (
+            "model=t5 arch.vocab=260",
+            "260 is smaller than the tokenizer's 257 ids and the 8 more of objective=span",
+        ),
         ("arch.vocab=100", "arch.vocab=100 is smaller than the tokenizer's 257$"),
-        ("model=t5 loader.isolate=true", "objective=span cannot keep the documents of a block apart"),
+        (
+            "model=t5 loader.isolate=true",
+            "objective=span cannot keep the documents of a block apart",
+        ),
     ],
 )
 def test_an_objective_that_a_model_cannot_serve_is_refused_by_name(words: str, said: str) -> None:
@@ -275,7 +329,10 @@ def test_an_objective_that_a_model_cannot_serve_is_refused_by_name(words: str, s
         ({"name": "mlm", "mask_share": 0.9, "random_share": 0.2}, "objective.mask_share=0.9"),
         ({"name": "span", "density": 1.0}, "objective.density=1.0"),
         ({"name": "span", "mean_span": 0.5}, "objective.mean_span=0.5"),
-        ({"name": "span", "density": 0.9}, "leaves no room in blocks of loader.length=64, which would have 6"),
+        (
+            {"name": "span", "density": 0.9},
+            "leaves no room in blocks of loader.length=64, which would have 6",
+        ),
         ({"name": "seq2seq", "smoothing": 1.0}, "objective.smoothing"),
     ],
 )
@@ -289,7 +346,9 @@ def test_flops_of_the_other_families_are_those_that_torch_counts(arch: str) -> N
     from torch.utils.flop_counter import FlopCounterMode
 
     shape = {"name": arch, "dim": 16, "layers": 2, "heads": 4, "length": 16, "vocab": 32}
-    model = models.build({"arch": shape} | {group: {"name": name} for group, name in BASE.items()}, device="meta")
+    model = models.build(
+        {"arch": shape} | {group: {"name": name} for group, name in BASE.items()}, device="meta"
+    )
     with FlopCounterMode(display=False) as counter:
         model(**cost.inputs(model, torch.zeros(2, 12, dtype=torch.long, device="meta")))
     assert 2 * 12 * cost.flops(model, 12) == counter.get_total_flops()
@@ -299,21 +358,29 @@ def test_what_a_cache_holds_by_family() -> None:
     """An encoder keeps nothing; a decoder behind one keeps its own keys and values, and those of the encoder's memory."""
     words = ["arch.dim=16", "arch.layers=3", "arch.heads=4", "arch.length=64"]
     assert cost.of(config.compose(["model=bert", *words]))["kv_cache_bytes"] == 0
-    assert cost.of(config.compose(["model=t5", *words]))["kv_cache_bytes_per_token"] == 2 * (2 * 3 * 16 * 4)
+    assert cost.of(config.compose(["model=t5", *words]))["kv_cache_bytes_per_token"] == 2 * (
+        2 * 3 * 16 * 4
+    )
 
 
 @pytest.mark.parametrize("model", ["bert", "t5"])
 def test_training_memory_knows_the_objective(model: str) -> None:
     """Few logits of a masked model, and a decoder's short targets, against logits everywhere."""
-    few, many = (cost.training_memory(config.compose([f"model={model}", *words])) for words in (
-        [], ["objective.rate=1.0"] if model == "bert" else ["objective.density=0.6"],
-    ))
+    few, many = (
+        cost.training_memory(config.compose([f"model={model}", *words]))
+        for words in (
+            [],
+            ["objective.rate=1.0"] if model == "bert" else ["objective.density=0.6"],
+        )
+    )
     assert few < many
 
 
 def test_an_encoder_decoder_generates_with_its_cache_as_without() -> None:
     """The likeliest token each time, from whole forward passes; and the rows of a batch as each alone."""
-    composed = config.compose(["model=t5", "arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=32", "pos=rope"])
+    composed = config.compose(
+        ["model=t5", "arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=32", "pos=rope"]
+    )
     model = models.build(composed, seed=1).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # so that every token of the source has an effect
@@ -326,5 +393,8 @@ def test_an_encoder_decoder_generates_with_its_cache_as_without() -> None:
     for _ in range(8):
         tokens = torch.cat([tokens, model(source, tokens, mask)[:, -1:].argmax(-1)], 1)
     assert written.tolist() == tokens[:, 1:].tolist()
-    assert decoding.generate(model, start[:1], 8, temperature=0, source=source[1:, :5])[0].tolist() == written[1].tolist()
+    assert (
+        decoding.generate(model, start[:1], 8, temperature=0, source=source[1:, :5])[0].tolist()
+        == written[1].tolist()
+    )
     assert len(set(map(tuple, written.tolist()))) == 2, "the source has an effect"

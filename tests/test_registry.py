@@ -43,11 +43,30 @@ class Example:
     More about it.
     """
 
-    def __init__(self, dim: int, heads: int = 1, *, size: int, rate: float = 0.5, on: bool = True,
-                 kind: Literal["a", "b"] = "b", most: int | None = None, maybe: Literal["c", "d"] | None = None,
-                 part: Component = None, rows: list[int] = [1, 2], label: str = "x") -> None:  # noqa: B006
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        size: int,
+        rate: float = 0.5,
+        on: bool = True,
+        kind: Literal["a", "b"] = "b",
+        most: int | None = None,
+        maybe: Literal["c", "d"] | None = None,
+        part: Component = None,
+        rows: list[int] = [1, 2],  # noqa: B006
+        label: str = "x",
+    ) -> None:
         self.wiring = dim, heads
-        self.given = {"size": size, "rate": rate, "on": on, "kind": kind, "most": most, "maybe": maybe}
+        self.given = {
+            "size": size,
+            "rate": rate,
+            "on": on,
+            "kind": kind,
+            "most": most,
+            "maybe": maybe,
+        }
         self.part, self.rows, self.label = part, rows, label
 
 
@@ -55,8 +74,12 @@ def told(entry: Entry) -> dict[str, Any]:
     """What an entry declares, comparably: the words of an enum stand for it."""
 
     def kind(option: Any) -> str:
-        words = [word for kind in (option.type, *getattr(option.type, "__args__", ()))
-                 if isinstance(kind, type) and issubclass(kind, enum.Enum) for word in kind.__members__]
+        words = [
+            word
+            for kind in (option.type, *getattr(option.type, "__args__", ()))
+            if isinstance(kind, type) and issubclass(kind, enum.Enum)
+            for word in kind.__members__
+        ]
         return f"{words}, optional: {'None' in str(option.type)}" if words else str(option.type)
 
     def default(option: Any) -> Any:
@@ -85,12 +108,31 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
 def test_options_are_the_keyword_only_parameters() -> None:
     register("example", "one")(Example)
     assert [option.name for option in fields(registry.entry("example", "one").options)] == [
-        "name", "size", "rate", "on", "kind", "most", "maybe", "part", "rows", "label",
+        "name",
+        "size",
+        "rate",
+        "on",
+        "kind",
+        "most",
+        "maybe",
+        "part",
+        "rows",
+        "label",
     ]
-    assert registry.entry("example", "one").about == "An example (Somebody 2020): of every kind of option."
+    assert (
+        registry.entry("example", "one").about
+        == "An example (Somebody 2020): of every kind of option."
+    )
     built = registry.build("example", {"name": "one", "size": 3}, 7)
     assert built.wiring == (7, 1)
-    assert built.given == {"size": 3, "rate": 0.5, "on": True, "kind": "b", "most": None, "maybe": None}
+    assert built.given == {
+        "size": 3,
+        "rate": 0.5,
+        "on": True,
+        "kind": "b",
+        "most": None,
+        "maybe": None,
+    }
     assert (built.part, built.rows, built.label) == (None, [1, 2], "x")
 
 
@@ -155,7 +197,9 @@ def test_a_wrong_word_is_met_with_the_right_one(group: str, name: str, said: str
         registry.resolve(group, name)
 
 
-@pytest.mark.parametrize("nested", [{"_target_": "os.system"}, {"name": "rms", "_target_": "os.system"}, "os.system"])
+@pytest.mark.parametrize(
+    "nested", [{"_target_": "os.system"}, {"name": "rms", "_target_": "os.system"}, "os.system"]
+)
 def test_a_nested_choice_runs_nothing_of_its_own(nested: Any) -> None:
     with pytest.raises(ZooError, match="norm"):
         registry.build("attn", {"name": "mha", "qk_norm": nested}, 16, 4, True)
@@ -166,7 +210,9 @@ def test_a_name_declared_by_two_modules_is_refused(module: Callable[[str, str], 
     for name in ("first_of_two", "second_of_two"):
         module(name, SOURCE.format(name="contested"))
     importlib.import_module("first_of_two")
-    with pytest.raises(ZooError, match="norm=contested is declared twice: in first_of_two and in second_of_two"):
+    with pytest.raises(
+        ZooError, match="norm=contested is declared twice: in first_of_two and in second_of_two"
+    ):
         importlib.import_module("second_of_two")
     with pytest.raises(ZooError, match="declared twice"):
         scan.scan("second_of_two")
@@ -180,12 +226,18 @@ def test_a_name_that_the_zoo_has_is_not_taken_over(module: Callable[[str, str], 
 
 
 @own_registry
-def test_a_module_imported_before_composing_has_its_words(module: Callable[[str, str], str]) -> None:
+def test_a_module_imported_before_composing_has_its_words(
+    module: Callable[[str, str], str],
+) -> None:
     importlib.import_module(module("imported_before", SOURCE.format(name="imported")))
     composed = config.compose(["norm=imported", "norm.by=3"])
     assert composed["norm"] == {"name": "imported", "by": 3.0}
     assert registry.build("norm", composed["norm"], 4)(2.0) == 6.0
-    for wrong, said in (("norm.bye=1", "mean 'by'"), ("norm.by=abc", "norm.by"), ("norm=importde", "mean 'imported'")):
+    for wrong, said in (
+        ("norm.bye=1", "mean 'by'"),
+        ("norm.by=abc", "norm.by"),
+        ("norm=importde", "mean 'imported'"),
+    ):
         with pytest.raises(ZooError, match=said):
             config.compose(["norm=imported", wrong])
 
@@ -197,8 +249,11 @@ def test_an_entry_point_is_found_without_being_imported(
     module("installed_elsewhere", SOURCE.format(name="installed"))
     point = importlib.metadata.EntryPoint("mine", "installed_elsewhere", scan.ENTRY_POINTS)
     real = importlib.metadata.entry_points
-    monkeypatch.setattr(importlib.metadata, "entry_points",
-                        lambda **asked: [point] if asked == {"group": "zoo.components"} else real(**asked))
+    monkeypatch.setattr(
+        importlib.metadata,
+        "entry_points",
+        lambda **asked: [point] if asked == {"group": "zoo.components"} else real(**asked),
+    )
     scan.discover([])
     assert config.compose(["norm=installed"])["norm"] == {"name": "installed", "by": 2.0}
     assert "installed_elsewhere" not in sys.modules
@@ -223,9 +278,13 @@ def test_scanning_finds_what_running_declares() -> None:
 
 
 @own_registry
-def test_scanning_reads_inheritance_and_refuses_what_it_cannot_read(module: Callable[[str, str], str]) -> None:
+def test_scanning_reads_inheritance_and_refuses_what_it_cannot_read(
+    module: Callable[[str, str], str],
+) -> None:
     head = "from typing import Literal\nfrom zoo.registry import register\n"
-    parent = "class Parent:\n    def __init__(self, dim, *, by: Literal['a', 'b'] | None = None): pass\n"
+    parent = (
+        "class Parent:\n    def __init__(self, dim, *, by: Literal['a', 'b'] | None = None): pass\n"
+    )
     marks = "@register('example', 'child', preset=1)\n@register('example', 'twin', 'a twin')\n"
     child = marks + "class Child(Parent):\n    '''A child.'''\n"
     scan.scan(module("heirs", head + parent + child))

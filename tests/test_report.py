@@ -21,16 +21,37 @@ def shown(folder: Path, summaries: list[dict[str, Any]], capsys: pytest.CaptureF
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("odd", [{}, {"metrics": None}, {"metrics": {"val/loss": None}}, {"overrides": None}, {"status": [1]},
-                                 {"metrics": [1]}, {"data": "x"}, {"versions": 3}])
-def test_a_summary_that_lacks_something_hides_no_other(odd: dict[str, Any], tmp_path: Path,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
-    whole = {"status": "finished", "overrides": ["norm=rms", "seed=0"], "metrics": METRICS, "parameters": 7}
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"metrics": None},
+        {"metrics": {"val/loss": None}},
+        {"overrides": None},
+        {"status": [1]},
+        {"metrics": [1]},
+        {"data": "x"},
+        {"versions": 3},
+    ],
+)
+def test_a_summary_that_lacks_something_hides_no_other(
+    odd: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {
+        "status": "finished",
+        "overrides": ["norm=rms", "seed=0"],
+        "metrics": METRICS,
+        "parameters": 7,
+    }
     out = shown(tmp_path, [whole, {"status": "finished", "overrides": ["norm=rms"]} | odd], capsys)
     assert "1.5000" in out
 
 
-def test_words_are_shown_as_they_were_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = shown(tmp_path / "[/red]", [{"overrides": ["data.path=[/blue]"], "status": "failed"}], capsys)
+def test_words_are_shown_as_they_were_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shown(
+        tmp_path / "[/red]", [{"overrides": ["data.path=[/blue]"], "status": "failed"}], capsys
+    )
     assert "[/red]" in out.replace("\n", "")
     assert "data.path=[/blue]" in out

@@ -71,8 +71,15 @@ def test_those_that_transformers_has() -> None:
     whole = {"num_training_steps": STEPS}
     assert ours("constant") == pytest.approx(theirs("constant_schedule_with_warmup"))
     assert ours("linear") == pytest.approx(theirs("linear_schedule_with_warmup", **whole))
-    assert ours("cosine", final=0.0) == pytest.approx(theirs("cosine_schedule_with_warmup", **whole))
-    parts = {"num_decay_steps": 20, "num_stable_steps": STEPS - WARMUP - 20, "warmup_type": "linear", "min_lr_ratio": 0.1}
+    assert ours("cosine", final=0.0) == pytest.approx(
+        theirs("cosine_schedule_with_warmup", **whole)
+    )
+    parts = {
+        "num_decay_steps": 20,
+        "num_stable_steps": STEPS - WARMUP - 20,
+        "warmup_type": "linear",
+        "min_lr_ratio": 0.1,
+    }
     for shape, name in {"linear": "linear", "sqrt": "1-sqrt"}.items():
         expected = theirs("wsd_schedule", decay_type=name, **parts)
         assert ours("wsd", decay=0.2, final=0.1, shape=shape) == pytest.approx(expected), shape
@@ -93,6 +100,8 @@ def test_the_cosine_ends_where_it_is_told() -> None:
 
 
 def test_before_it_falls_the_stable_one_is_the_same_for_any_number_of_steps() -> None:
-    short, long = (registry.build("schedule", {"name": "wsd", "warmup": 5}, steps) for steps in (100, 1000))
+    short, long = (
+        registry.build("schedule", {"name": "wsd", "warmup": 5}, steps) for steps in (100, 1000)
+    )
     assert [short(step) for step in range(80)] == [long(step) for step in range(80)]
     assert short(90) < long(90) == 1

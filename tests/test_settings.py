@@ -13,8 +13,25 @@ from zoo.registry import ZooError
 
 NODES = {**settings.NODES, "logger": settings.Logger}
 NAMES = [f"{node}.{option.name}" for node, made in NODES.items() for option in fields(made)]
-ODD: list[Any] = [None, 3, -1, 0, 2.5, float("nan"), float("inf"), True, "x", "", [], ["x"], [None], [[1]], {},
-                  {"a": 1}, 10**400]
+ODD: list[Any] = [
+    None,
+    3,
+    -1,
+    0,
+    2.5,
+    float("nan"),
+    float("inf"),
+    True,
+    "x",
+    "",
+    [],
+    ["x"],
+    [None],
+    [[1]],
+    {},
+    {"a": 1},
+    10**400,
+]
 
 
 @functools.cache
@@ -37,17 +54,25 @@ def test_whatever_stands_in_a_setting_is_taken_or_refused_in_a_sentence(name: st
     for value in ODD:
         odd = usual | {node: usual[node] | {option: value} if option else value}
         said = refusal(odd)
-        assert said is None or ("\n" not in said and name.split(".")[-1] in said), "a sentence that names the setting"
+        assert said is None or ("\n" not in said and name.split(".")[-1] in said), (
+            "a sentence that names the setting"
+        )
 
 
-@pytest.mark.parametrize(("word", "said"), [
-    ("logger.tags=['']", "logger.tags: '' has 0 characters, and W&B takes from 1 to 64"),
-    (f"logger.tags=[fine,{'x' * 65}]", "has 65 characters"),
-    ("logger.project='a/b'", "logger.project='a/b' is no name for W&B"),
-    ("changing=3", "changing must be a list of names, as in changing=.trainer.max_steps., not 3"),
-    ("changing=null", "changing must be a list of names"),
-    ("changing=[[seed]]", "changing must be a list of names"),
-])
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("logger.tags=['']", "logger.tags: '' has 0 characters, and W&B takes from 1 to 64"),
+        (f"logger.tags=[fine,{'x' * 65}]", "has 65 characters"),
+        ("logger.project='a/b'", "logger.project='a/b' is no name for W&B"),
+        (
+            "changing=3",
+            "changing must be a list of names, as in changing=.trainer.max_steps., not 3",
+        ),
+        ("changing=null", "changing must be a list of names"),
+        ("changing=[[seed]]", "changing must be a list of names"),
+    ],
+)
 def test_what_is_wrong_is_said_while_composing(word: str, said: str) -> None:
     with pytest.raises(ZooError, match=said):
         config.compose([word])

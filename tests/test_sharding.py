@@ -27,8 +27,11 @@ from zoo.registry import ZooError
 
 TINY = ["arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=16", "loader.length=16"]
 MODELS = {
-    "decoder": ["head.bias=true"], "mixture": ["ffn=moe", "ffn.bias=true", "pos=rope", "attn=gqa", "attn.kv_heads=1"],
-    "encoder": ["model=bert"], "encoder-decoder": ["model=t5"], "translator": ["model=t5", "objective=seq2seq", "pos=alibi"],
+    "decoder": ["head.bias=true"],
+    "mixture": ["ffn=moe", "ffn.bias=true", "pos=rope", "attn=gqa", "attn.kv_heads=1"],
+    "encoder": ["model=bert"],
+    "encoder-decoder": ["model=t5"],
+    "translator": ["model=t5", "objective=seq2seq", "pos=alibi"],
 }
 Found = dict[str, Any]
 
@@ -48,7 +51,9 @@ def learned(cut: Callable[[Any, int], None] | None = None) -> Found:
         tokenizer = registry.build("tokenizer", composed["tokenizer"])
         objective = registry.build("objective", composed["objective"], tokenizer, 16)
         rows = torch.randint(256, (4, 17), generator=torch.Generator().manual_seed(0))
-        batch = objective.prepare({"tokens": rows[:, :-1], "labels": rows[:, 1:], "rows": torch.arange(4)}, 0)
+        batch = objective.prepare(
+            {"tokens": rows[:, :-1], "labels": rows[:, 1:], "rows": torch.arange(4)}, 0
+        )
         values: list[Any] = []
         for checkpointing in (False, True):
             for stack in model.stacks:
@@ -68,13 +73,20 @@ def moved(cut: Callable[[Tensor], Any]) -> Found:
     """Of each optimiser the weights that three steps on the same gradients give, or why it refuses them as `cut` has them."""
     found: Found = {}
     for name in registry.entries("optim"):
-        model = make(head={"name": "linear", "tied": False}, attn={"name": "gqa", "kv_heads": 2, "bias": True})
+        model = make(
+            head={"name": "linear", "tied": False},
+            attn={"name": "gqa", "kv_heads": 2, "bias": True},
+        )
         draw = torch.Generator().manual_seed(0)
         for module in model.modules():
             for key, parameter in module._parameters.items():
-                module._parameters[key] = None if parameter is None else nn.Parameter(cut(parameter.detach()))
+                module._parameters[key] = (
+                    None if parameter is None else nn.Parameter(cut(parameter.detach()))
+                )
         try:
-            optimizer = registry.build("optim", {"name": name, "lr": 0.01}, optim.parameter_groups(model))
+            optimizer = registry.build(
+                "optim", {"name": name, "lr": 0.01}, optim.parameter_groups(model)
+            )
         except ZooError as refusal:
             found[name] = str(refusal)
             continue
@@ -98,7 +110,12 @@ class PlainSGD(torch.optim.SGD):
 
 STEPS, ROWS = 2, 8
 CLIPS = {"above": 1e6, "below": 0.01}  # of the gradient's norm
-WAYS = [("ddp", 1, "above"), ("ddp", 2, "below"), ("fsdp", 2, "above"), ("fsdp", 1, "below")]  # strategy, accumulate, clip
+WAYS = [
+    ("ddp", 1, "above"),
+    ("ddp", 2, "below"),
+    ("fsdp", 2, "above"),
+    ("fsdp", 1, "below"),
+]  # strategy, accumulate, clip
 
 
 def read() -> tuple[Tensor, Tensor]:
@@ -112,13 +129,22 @@ def read() -> tuple[Tensor, Tensor]:
 def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: int = 1) -> Found:
     """The norms of the gradients before they are clipped, and the weights that plain steps make of the first ones."""
     registry.register("optim", "plain")(PlainSGD)
-    words = [*TINY, f"loader.batch_size={ROWS}", f"trainer.accumulate={accumulate}", "schedule=constant", "schedule.warmup=0"]
+    words = [
+        *TINY,
+        f"loader.batch_size={ROWS}",
+        f"trainer.accumulate={accumulate}",
+        "schedule=constant",
+        "schedule.warmup=0",
+    ]
     composed = config.compose(words) | {"optim": {"name": "plain", "lr": 0.5}}
     model = models.build(composed, seed=0, device="meta" if strategy == "fsdp" else "cpu")
     module = lit.learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
     micro = ROWS // (world * accumulate)
     parts = zip(*(x.split(micro) for x in read()), strict=True)
-    batches = [{"tokens": tokens, "labels": labels} for tokens, labels in itertools.islice(parts, rank, None, world)]
+    batches = [
+        {"tokens": tokens, "labels": labels}
+        for tokens, labels in itertools.islice(parts, rank, None, world)
+    ]
     norms, scaled = [], module.on_before_optimizer_step
 
     def record(optimizer: Any) -> None:
@@ -127,12 +153,23 @@ def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: i
 
     module.on_before_optimizer_step = record  # type: ignore[method-assign]
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=world, strategy=sharding.Sharded(world) if strategy == "fsdp" else strategy,
-        max_steps=STEPS, accumulate_grad_batches=accumulate, gradient_clip_val=clip, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        accelerator="cpu",
+        devices=world,
+        strategy=sharding.Sharded(world) if strategy == "fsdp" else strategy,
+        max_steps=STEPS,
+        accumulate_grad_batches=accumulate,
+        gradient_clip_val=clip,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
     )
     trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
-    weights = {name: whole(parameter.detach()).clone() for name, parameter in module.model.named_parameters()}
+    weights = {
+        name: whole(parameter.detach()).clone()
+        for name, parameter in module.model.named_parameters()
+    }
     return {"norms": torch.stack(norms), "weights": weights}
 
 
@@ -148,9 +185,15 @@ def resumed(folder: Path) -> list[Found]:
     def look(trainer: Any, module: Any) -> None:
         shown, optimizer = module.shown.clone(), trainer.optimizers[0]
         distributed.all_reduce(shown)
-        state = [whole(value) for parameter in module.model.parameters() for value in optimizer.state[parameter].values()]
+        state = [
+            whole(value)
+            for parameter in module.model.parameters()
+            for value in optimizer.state[parameter].values()
+        ]
         weights = [whole(parameter.detach()).clone() for parameter in module.model.parameters()]
-        seen.append({"shown": shown, "state": [value.clone() for value in state], "weights": weights})
+        seen.append(
+            {"shown": shown, "state": [value.clone() for value in state], "weights": weights}
+        )
 
     def save(trainer: Any, module: Any, *_: Any) -> None:
         if trainer.global_step == 1:
@@ -163,13 +206,24 @@ def resumed(folder: Path) -> list[Found]:
         module = lit.learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
         hooks: dict[str, Any] = {"on_train_batch_end": save} if first else {"on_train_start": look}
         trainer = lightning.Trainer(
-            accelerator="cpu", devices=2, strategy=sharding.Sharded(2), max_steps=2, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+            accelerator="cpu",
+            devices=2,
+            strategy=sharding.Sharded(2),
+            max_steps=2,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
             callbacks=[LambdaCallback(**hooks), Watch(9, 9)],
         )
         batches: Any = [{"tokens": tokens[mine], "labels": labels[mine]}] * 2
-        trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None), ckpt_path=None if first else str(path),
-                    weights_only=True)
+        trainer.fit(
+            module,
+            torch.utils.data.DataLoader(batches, batch_size=None),
+            ckpt_path=None if first else str(path),
+            weights_only=True,
+        )
         look(trainer, module)
     return seen
 
@@ -198,10 +252,16 @@ def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
     if rank:
         with torch.no_grad():
             sharding.local(model.stack.blocks[1].ffn.norm.weight)[0] = torch.nan
-    saved = {"state_dict": {f"model.{name}": value for name, value in model.named_parameters()}, "global_step": 7}
+    saved = {
+        "state_dict": {f"model.{name}": value for name, value in model.named_parameters()},
+        "global_step": 7,
+    }
     found = []
-    for look in (module.on_validation_epoch_end, lambda: Watch(1, 1)._look(module.trainer, module),
-                 lambda: divergence.refuse_weights(module, saved)):
+    for look in (
+        module.on_validation_epoch_end,
+        lambda: Watch(1, 1)._look(module.trainer, module),
+        lambda: divergence.refuse_weights(module, saved),
+    ):
         try:
             look()
             found.append("nothing")
@@ -213,14 +273,22 @@ def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
 def one_of_two(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)  # by which Lightning knows that the processes are started
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data_parallel",))
-    strategy: Any = SimpleNamespace(device_mesh={"data_parallel": mesh}, root_device=torch.device("cpu"))
-    found = {"learned": learned(lambda model, seed: sharding.shard(model, strategy, seed)),
-             "ends": ends(rank, lambda model, seed: sharding.shard(model, strategy, seed)),
-             "moved": moved(lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)),
-             "stepped": {way: stepped(*way[:2], CLIPS[way[2]], rank, 2) for way in WAYS},
-             "resumed": resumed(folder)}
+    strategy: Any = SimpleNamespace(
+        device_mesh={"data_parallel": mesh}, root_device=torch.device("cpu")
+    )
+    found = {
+        "learned": learned(lambda model, seed: sharding.shard(model, strategy, seed)),
+        "ends": ends(rank, lambda model, seed: sharding.shard(model, strategy, seed)),
+        "moved": moved(
+            lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
+        ),
+        "stepped": {way: stepped(*way[:2], CLIPS[way[2]], rank, 2) for way in WAYS},
+        "resumed": resumed(folder),
+    }
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 
@@ -231,7 +299,9 @@ def in_two(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     folder = tmp_path_factory.mktemp("shards")
     processes: Any = torch.multiprocessing.spawn(one_of_two, (folder,), nprocs=2, join=False)
     assert any(processes.join(60) for _ in range(4)), "they hang"
-    return [torch.load(folder / f"{rank}.pt") | {"saved": folder / "last.ckpt"} for rank in range(2)]
+    return [
+        torch.load(folder / f"{rank}.pt") | {"saved": folder / "last.ckpt"} for rank in range(2)
+    ]
 
 
 def test_models_learn_and_write_what_they_do_in_one_process(in_two: list[Found]) -> None:
@@ -240,7 +310,13 @@ def test_models_learn_and_write_what_they_do_in_one_process(in_two: list[Found])
         assert found["learned"].keys() == alone.keys()
         for name, values in found["learned"].items():
             for value, expected in zip(values, alone[name], strict=True):
-                torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6, msg=lambda told, name=name: f"{name}: {told}")
+                torch.testing.assert_close(
+                    value,
+                    expected,
+                    rtol=1e-4,
+                    atol=1e-6,
+                    msg=lambda told, name=name: f"{name}: {told}",
+                )
 
 
 def test_what_is_not_finite_on_one_rank_ends_both_with_one_sentence(in_two: list[Found]) -> None:
@@ -264,14 +340,21 @@ def test_optimisers_move_them_as_they_move_the_whole_or_refuse(in_two: list[Foun
 
 @pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("clip", CLIPS)
-def test_a_plain_step_is_that_of_the_mean_over_all_labelled_tokens(in_two: list[Found], clip: str) -> None:
+def test_a_plain_step_is_that_of_the_mean_over_all_labelled_tokens(
+    in_two: list[Found], clip: str
+) -> None:
     """By hand, whatever the strategy, the micro-batches and the share of the labelled tokens that each rank has."""
     expected = by_hand(CLIPS[clip])
     assert (expected["norms"] > CLIPS["below"]).all()
     torch.testing.assert_close(stepped("auto", 1, CLIPS[clip]), expected, rtol=1e-4, atol=1e-6)
     for found, way in itertools.product(in_two, [way for way in WAYS if way[2] == clip]):
-        torch.testing.assert_close(found["stepped"][way], expected, rtol=1e-4, atol=1e-6,
-                                   msg=lambda told, way=way: f"{way}: {told}")
+        torch.testing.assert_close(
+            found["stepped"][way],
+            expected,
+            rtol=1e-4,
+            atol=1e-6,
+            msg=lambda told, way=way: f"{way}: {told}",
+        )
 
 
 def by_hand(clip: float) -> Found:
@@ -280,12 +363,17 @@ def by_hand(clip: float) -> Found:
     for step in range(STEPS):
         tokens, labels = (x[step * ROWS : (step + 1) * ROWS] for x in read())
         model.zero_grad()
-        nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=-100).backward()
+        nn.functional.cross_entropy(
+            model(tokens).flatten(0, 1), labels.flatten(), ignore_index=-100
+        ).backward()
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= 0.5 * parameter.grad
-    return {"norms": torch.stack(norms), "weights": {name: p.detach() for name, p in model.named_parameters()}}
+    return {
+        "norms": torch.stack(norms),
+        "weights": {name: p.detach() for name, p in model.named_parameters()},
+    }
 
 
 def test_a_run_in_shards_resumes_to_the_bit(in_two: list[Found]) -> None:

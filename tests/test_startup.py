@@ -29,7 +29,9 @@ print(config.compose({words!r})["norm"])
 def run(source: str, folder: Path) -> tuple[str, float]:
     """What a Python process says, and its CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, cwd=folder)
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False, cwd=folder
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     return done.stdout + done.stderr, spent

@@ -22,7 +22,11 @@ from tests.test_layering import modules
 from zoo import cluster, coordinates, cost, inspect, metrics, screen, tables
 from zoo.components import __main__ as components
 
-ARMS = ["base", "attn=gqa,norm=rms,residual=sandwich", "an arm with spaces and a longword_that_is_one"]
+ARMS = [
+    "base",
+    "attn=gqa,norm=rms,residual=sandwich",
+    "an arm with spaces and a longword_that_is_one",
+]
 VERDICTS = ["baseline", "inconclusive", "exploratory"]
 
 
@@ -47,12 +51,16 @@ def costs() -> Table:
 
     composed = config.compose(["model=gpt2"])
     model = cost.made(composed)
-    return cost.table(cost.of(composed, model) | {"training_memory_bytes": 123_456_789}, "model=gpt2")
+    return cost.table(
+        cost.of(composed, model) | {"training_memory_bytes": 123_456_789}, "model=gpt2"
+    )
 
 
 def widths() -> Table:
     kinds = ("embedding", "attention", "feed-forward", "logits")
-    return coordinates.table({2**power: {kind: [1.234e-5 * power] * 3 for kind in kinds} for power in range(4, 14)})
+    return coordinates.table(
+        {2**power: {kind: [1.234e-5 * power] * 3 for kind in kinds} for power in range(4, 14)}
+    )
 
 
 def lengths() -> Table:
@@ -61,13 +69,33 @@ def lengths() -> Table:
 
 
 def a_plan() -> Any:
-    costs = {"parameters": 123_456_789, "active": 23_456_789, "flops_per_token": 987_654_321, "tokens": 100_000_000,
-             "training_flops": 10**15}
-    arms = [SimpleNamespace(name=name, differs=[f"word={name}"], levels={}, matched="ffn.hidden=304") for name in ARMS]
-    study = SimpleNamespace(name="study", question="?", metric="val/loss", match="params", seeds=[0, 1], tune=None,
-                            margin=None, hash="0" * 16, sd=0.01, measure=metrics.of("val/loss"))
+    costs = {
+        "parameters": 123_456_789,
+        "active": 23_456_789,
+        "flops_per_token": 987_654_321,
+        "tokens": 100_000_000,
+        "training_flops": 10**15,
+    }
+    arms = [
+        SimpleNamespace(name=name, differs=[f"word={name}"], levels={}, matched="ffn.hidden=304")
+        for name in ARMS
+    ]
+    study = SimpleNamespace(
+        name="study",
+        question="?",
+        metric="val/loss",
+        match="params",
+        seeds=[0, 1],
+        tune=None,
+        margin=None,
+        hash="0" * 16,
+        sd=0.01,
+        measure=metrics.of("val/loss"),
+    )
     each = [costs, costs, costs | {"parameters": 99_999}]
-    return SimpleNamespace(study=study, folder=Path("studies/x"), arms=arms, costs=each, jobs=list, trials=list)
+    return SimpleNamespace(
+        study=study, folder=Path("studies/x"), arms=arms, costs=each, jobs=list, trials=list
+    )
 
 
 class Taken(Exception):
@@ -92,8 +120,17 @@ def planned() -> Table:
 
 
 def a_sweep() -> Table:
-    words = ["norm=layer,rms", "arch.dim=16", "arch.layers=1", "data=python", "trainer.max_steps=100000", "ffn=gelu,swiglu"]
-    return taken(lambda: run._show_sweep(Namespace(overrides=words, config_dir=None, multirun=True)))
+    words = [
+        "norm=layer,rms",
+        "arch.dim=16",
+        "arch.layers=1",
+        "data=python",
+        "trainer.max_steps=100000",
+        "ffn=gelu,swiglu",
+    ]
+    return taken(
+        lambda: run._show_sweep(Namespace(overrides=words, config_dir=None, multirun=True))
+    )
 
 
 def watched() -> Table:
@@ -136,7 +173,9 @@ def test_no_word_of_a_table_is_broken(name: str) -> None:
     at_80, in_pipe = shown(narrow, piped)
     whole(table, at_80)
     whole(other, in_pipe)
-    assert [str(column.header) for column in other.columns] == headings, "nothing is left out of a pipe"
+    assert [str(column.header) for column in other.columns] == headings, (
+        "nothing is left out of a pipe"
+    )
     assert all(len(line.rstrip()) <= 80 for line in at_80.splitlines())
     kept = [str(column.header) for column in table.columns]
     gone = [heading for heading in spare if heading not in kept]
@@ -145,22 +184,47 @@ def test_no_word_of_a_table_is_broken(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, None])
-def test_a_reports_first_screen_is_whole(width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reports_first_screen_is_whole(
+    width: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = terminal(width) if width else pipe()
-    runs = [Run(arm, seed, Path("x"), {"status": "finished", "metrics": {"val/loss": 3.0 + seed}, "parameters": 10**9,
-                                       "overrides": [arm]}) for arm in ARMS for seed in range(2)]
-    effects = tuple(SimpleNamespace(arm=arm, difference=-0.1234, verdict=verdict, bad=False)
-                    for arm, verdict in zip(ARMS[1:], VERDICTS[1:], strict=True))
+    runs = [
+        Run(
+            arm,
+            seed,
+            Path("x"),
+            {
+                "status": "finished",
+                "metrics": {"val/loss": 3.0 + seed},
+                "parameters": 10**9,
+                "overrides": [arm],
+            },
+        )
+        for arm in ARMS
+        for seed in range(2)
+    ]
+    effects = tuple(
+        SimpleNamespace(arm=arm, difference=-0.1234, verdict=verdict, bad=False)
+        for arm, verdict in zip(ARMS[1:], VERDICTS[1:], strict=True)
+    )
     monkeypatch.setattr(tables, "console", lambda *_: where)
     monkeypatch.setattr(report, "_sentences", lambda *_: [])
-    report._print(Results(Path("a/folder"), runs), SimpleNamespace(effects=effects, cap=None), ["a remark"])  # type: ignore[arg-type]
+    report._print(
+        Results(Path("a/folder"), runs), SimpleNamespace(effects=effects, cap=None), ["a remark"]
+    )  # type: ignore[arg-type]
     (text,) = shown(where)
-    for word in (*VERDICTS, *" ".join(ARMS).split(), "−0.1234", "finished" if width is None else "3.5000"):
+    for word in (
+        *VERDICTS,
+        *" ".join(ARMS).split(),
+        "−0.1234",
+        "finished" if width is None else "3.5000",
+    ):
         assert any(word in line for line in text.splitlines()), (word, text)
 
 
-def test_a_report_prints_what_it_knows_before_it_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_prints_what_it_knows_before_it_draws(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def draw(*_: Any) -> None:
         raise Taken
 
@@ -186,7 +250,9 @@ def test_a_name_that_no_width_holds_is_cut_and_nothing_else() -> None:
 
 def test_a_long_cell_folds_before_a_label_does() -> None:
     table, where = Table("what", "value", "about", box=None), terminal(60)
-    table.add_row("bits per byte", "7.902", "of the hidden tokens alone, which are read from both sides")
+    table.add_row(
+        "bits per byte", "7.902", "of the hidden tokens alone, which are read from both sides"
+    )
     tables.show(table, where)
     lines = shown(where)[0].splitlines()
     assert any("bits per byte" in line and "7.902" in line for line in lines)
@@ -199,29 +265,68 @@ def test_every_module_that_makes_a_table_is_tested() -> None:
     making = set()
     for name, path in modules().items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {f"{node.module}.{alias.name}" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-                    for alias in node.names}
+        imported = {
+            f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
         if imported & {"rich.table.Table", "rich.table"}:
             making.add(name)
     assert making == {*TABLES, *own}
 
 
 def test_a_result_and_a_plan_for_many_gpus_are_whole() -> None:
-    parts = ("micro_batches", "tokens", "seconds", "computing", "exposed", "data_parallel", "update", "mfu", "tensor_parallel")
-    told = {"step": dict.fromkeys(parts, 1234567.0),
-            "plan": {"gpus": 512, "gpu": "h100"}, "memory_bytes": 2**36, "available_bytes": 2**37,
-            "memory": {"weights, gradients and the state of the optimiser": 2**35}, "assumptions": [],
-            **dict.fromkeys(("tokens_per_second_per_gpu", "days", "tokens", "steps", "gpu_hours", "flops"), 123456789.0)}
+    parts = (
+        "micro_batches",
+        "tokens",
+        "seconds",
+        "computing",
+        "exposed",
+        "data_parallel",
+        "update",
+        "mfu",
+        "tensor_parallel",
+    )
+    told = {
+        "step": dict.fromkeys(parts, 1234567.0),
+        "plan": {"gpus": 512, "gpu": "h100"},
+        "memory_bytes": 2**36,
+        "available_bytes": 2**37,
+        "memory": {"weights, gradients and the state of the optimiser": 2**35},
+        "assumptions": [],
+        **dict.fromkeys(
+            ("tokens_per_second_per_gpu", "days", "tokens", "steps", "gpu_hours", "flops"),
+            123456789.0,
+        ),
+    }
     metrics = {"val/loss": 1.0, "val/perplexity": 2.7, "val/bits_per_byte": 2.0}
-    summary = {"metrics": metrics, "parameters": 10**9, "tokens": 10**9,
-               "yardsticks": dict.fromkeys(screen.YARDSTICKS, 5.0), "flops_per_token": 1e9, "steps": 10**6, "choices": {},
-               "data": {"documents": 10**6, "bytes": 10**9, "fingerprint": "0123456789ab"}, "tokens_per_second": 1e5,
-               "peak_memory_bytes": 10**9, "unigram_nats": 3.0, "outcome": "stuck"}
+    summary = {
+        "metrics": metrics,
+        "parameters": 10**9,
+        "tokens": 10**9,
+        "yardsticks": dict.fromkeys(screen.YARDSTICKS, 5.0),
+        "flops_per_token": 1e9,
+        "steps": 10**6,
+        "choices": {},
+        "data": {"documents": 10**6, "bytes": 10**9, "fingerprint": "0123456789ab"},
+        "tokens_per_second": 1e5,
+        "peak_memory_bytes": 10**9,
+        "unigram_nats": 3.0,
+        "outcome": "stuck",
+    }
     for make in (terminal, pipe):
         where = make()
         tables.show(cluster.table(told, "plan"), where)
         screen.show(summary, Path("my runs/a b"), where)
         (text,) = shown(where)
-        for word in ("optimiser", "GiB", "compressor,", "fingerprint", "0123456789ab", "residual=pre."):
+        for word in (
+            "optimiser",
+            "GiB",
+            "compressor,",
+            "fingerprint",
+            "0123456789ab",
+            "residual=pre.",
+        ):
             assert any(word in line for line in text.splitlines()), (word, text)
         assert "'ckpt=my runs/a b'" in text

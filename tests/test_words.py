@@ -10,13 +10,49 @@ from hypothesis import strategies as st
 
 from zoo import words
 
-ODD = ["/x/a,b.txt", "it's (1)", "", "null", "true", "1e-3", "inf", "0x1", "'a'", "\\", "a\\'", "range(1)", " a b ", "${x}",
-       "007", "[x]", "{a:b}", "a=b", "C:\\x", "größe", "$5", "a\nb"]
-text = st.text(st.characters(exclude_categories=["Cs"]), max_size=9) | st.text(",'\"\\[]{}()=:$ \t\na1é", max_size=9)
-leaves = text | st.sampled_from(ODD) | st.integers() | st.booleans() | st.none() | st.floats(allow_nan=False)
-keys = st.from_regex(r"[a-z]{3}_(\.[a-z]+)?", fullmatch=True)  # a key has no quotes in Hydra's grammar
-values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
-                      max_leaves=5)
+ODD = [
+    "/x/a,b.txt",
+    "it's (1)",
+    "",
+    "null",
+    "true",
+    "1e-3",
+    "inf",
+    "0x1",
+    "'a'",
+    "\\",
+    "a\\'",
+    "range(1)",
+    " a b ",
+    "${x}",
+    "007",
+    "[x]",
+    "{a:b}",
+    "a=b",
+    "C:\\x",
+    "größe",
+    "$5",
+    "a\nb",
+]
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=9) | st.text(
+    ",'\"\\[]{}()=:$ \t\na1é", max_size=9
+)
+leaves = (
+    text
+    | st.sampled_from(ODD)
+    | st.integers()
+    | st.booleans()
+    | st.none()
+    | st.floats(allow_nan=False)
+)
+keys = st.from_regex(
+    r"[a-z]{3}_(\.[a-z]+)?", fullmatch=True
+)  # a key has no quotes in Hydra's grammar
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=5,
+)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
@@ -34,13 +70,16 @@ def test_a_plain_word_is_not_quoted(text: str) -> None:
     assert words.typed(text) == text
 
 
-@pytest.mark.parametrize(("line", "split"), [
-    ("schedule.warmup=5 norm=rms", ["schedule.warmup=5", "norm=rms"]),
-    ("data.path='a b=c' norm=rms", ["data.path='a b=c'", "norm=rms"]),
-    ("ffn.expert={name: swiglu} norm=rms", ["ffn.expert={name: swiglu}", "norm=rms"]),
-    ("data.path=/x/my file.txt", ["data.path=/x/my file.txt"]),
-    (" a.b=don't norm=rms ", ["a.b=don't", "norm=rms"]),
-])
+@pytest.mark.parametrize(
+    ("line", "split"),
+    [
+        ("schedule.warmup=5 norm=rms", ["schedule.warmup=5", "norm=rms"]),
+        ("data.path='a b=c' norm=rms", ["data.path='a b=c'", "norm=rms"]),
+        ("ffn.expert={name: swiglu} norm=rms", ["ffn.expert={name: swiglu}", "norm=rms"]),
+        ("data.path=/x/my file.txt", ["data.path=/x/my file.txt"]),
+        (" a.b=don't norm=rms ", ["a.b=don't", "norm=rms"]),
+    ],
+)
 def test_a_line_is_split_at_its_words_only(line: str, split: list[str]) -> None:
     assert words.split(line) == split
 

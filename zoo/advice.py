@@ -62,10 +62,20 @@ def _closest(word: str, known: Sequence[str]) -> list[str]:
 def owners_of(option: str) -> list[str]:
     """Where an option of this name can be given: in a group, or where few of its components have it, in these."""
     nodes = {**settings.NODES, "logger": settings.Logger}
-    found = [f"{node}.{option}" for node, made in nodes.items() if option in [each.name for each in fields(made)]]
+    found = [
+        f"{node}.{option}"
+        for node, made in nodes.items()
+        if option in [each.name for each in fields(made)]
+    ]
     for group in registry.groups() if option != "name" else ():
-        having = [name for name, entry in registry.entries(group).items() if option in entry.defaults()]
-        found += [f"{group}.{option}"] if len(having) > 2 else [f"{option} of {group}={name}" for name in having]
+        having = [
+            name for name, entry in registry.entries(group).items() if option in entry.defaults()
+        ]
+        found += (
+            [f"{group}.{option}"]
+            if len(having) > 2
+            else [f"{option} of {group}={name}" for name in having]
+        )
     return found
 
 
@@ -88,7 +98,11 @@ def _taken(config: Mapping[str, Any], way: str) -> bool:
 def in_plain_words(error: BaseException) -> str:
     """Hydra's or OmegaConf's complaint; where a key is unknown, with the keys that there are."""
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
-    if isinstance(cause, OmegaConfBaseException) and cause.full_key and isinstance(cause.parent_node, Container):
+    if (
+        isinstance(cause, OmegaConfBaseException)
+        and cause.full_key
+        and isinstance(cause.parent_node, Container)
+    ):
         node = cause.parent_node
         if isinstance(cause, MissingMandatoryValue):
             return f"{cause.full_key} is needed: give {cause.full_key}=..."
@@ -97,7 +111,9 @@ def in_plain_words(error: BaseException) -> str:
             known = [str(option) for option in node if option != "name"]
             where = f"{'.'.join(path) or 'the configuration'} has no option {key!r}"
             if owners := owners_of(key):
-                return f"{where}: did you mean {' or '.join(owners)}? (there are: {', '.join(known)})"
+                return (
+                    f"{where}: did you mean {' or '.join(owners)}? (there are: {', '.join(known)})"
+                )
             return f"{where}{did_you_mean(key, known)}"
         return f"{cause.full_key}: {first_line(cause)}"
     return " ".join(str(error).split())

@@ -56,7 +56,9 @@ class Streams(lightning.Callback):
         seed = derive(self.seed, *names)
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        if module.device.type == "cpu":  # torch.manual_seed keeps a stack trace for each kind of device that is not here
+        if (
+            module.device.type == "cpu"
+        ):  # torch.manual_seed keeps a stack trace for each kind of device that is not here
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
@@ -80,7 +82,9 @@ class Watch(lightning.Callback):
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         self.rate = optimizer.param_groups[0]["lr"]  # at the end of the step it is the next one's
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int
+    ) -> None:
         step = trainer.global_step
         due = step != self.logged and (step % self.every == 0 or step == trainer.max_steps)
         if not (due or step % self.checkpoint_every == 0 or self._is_cheap(trainer, module)):
@@ -100,7 +104,11 @@ class Watch(lightning.Callback):
     def _look(self, trainer: Any, module: Any) -> dict[str, float]:
         """The mean loss since the last row, where there was a label. Raises Diverged where it is not finite, on all ranks."""
         cheap = self._is_cheap(trainer, module)
-        shown = module.shown if cheap else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
+        shown = (
+            module.shown
+            if cheap
+            else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
+        )
         nats, tokens = shown.tolist()
         divergence.refuse_metrics(module, {"train/loss": nats}, trainer.global_step)
         return {"train/loss": nats / tokens} if tokens else {}
@@ -134,7 +142,11 @@ class Watch(lightning.Callback):
         return {"tokens": self.tokens, "training_seconds": self.training_seconds, "row": self.row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tokens, self.training_seconds, self.row = state["tokens"], state["training_seconds"], state["row"]
+        self.tokens, self.training_seconds, self.row = (
+            state["tokens"],
+            state["training_seconds"],
+            state["row"],
+        )
 
 
 class Last(Checkpoint):
@@ -180,7 +192,9 @@ class Last(Checkpoint):
         if not self.asked and trainer.world_size == 1 and trainer.global_step % self.every:
             return  # nothing is due, which is soon seen
         loop = trainer.fit_loop
-        if not loop._should_accumulate() and not loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
+        if not loop._should_accumulate() and not loop.epoch_loop._should_check_val_fx(
+            loop._data_fetcher
+        ):
             self._step_done(trainer, module)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -190,7 +204,9 @@ class Last(Checkpoint):
     def _step_done(self, trainer: Any, module: Any) -> None:
         asked = self.asked
         if trainer.world_size > 1:  # Lightning, too, waits for the others at every step
-            asked = int(trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max"))
+            asked = int(
+                trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max")
+            )
         if asked or trainer.global_step % self.every == 0:
             with module.as_used():
                 trainer.save_checkpoint(self.path)
@@ -208,7 +224,9 @@ class Best(ModelCheckpoint):
         names = [name for name in state if name.endswith("_path")]
         scores = {here(path): score for path, score in state["best_k_models"].items()}
         paths = {name: here(state[name]) for name in names}
-        super().load_state_dict({**state, **paths, "dirpath": self.dirpath, "best_k_models": scores})
+        super().load_state_dict(
+            {**state, **paths, "dirpath": self.dirpath, "best_k_models": scores}
+        )
 
 
 class Unprofiled(PassThroughProfiler):
@@ -228,13 +246,19 @@ class MetricsFile(Logger):
         if path.exists():
             try:
                 content = path.read_bytes()
-                whole = content.rpartition(b"\n")[0] or content  # without a last line that a full disk has cut
+                whole = (
+                    content.rpartition(b"\n")[0] or content
+                )  # without a last line that a full disk has cut
                 lines = csv.DictReader(io.StringIO(whole.decode(), newline=""))
                 rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in lines}
             except (KeyError, TypeError, ValueError, csv.Error) as error:
-                raise ZooError(f"{path} is damaged: rename it to go on without the rows before") from error
+                raise ZooError(
+                    f"{path} is damaged: rename it to go on without the rows before"
+                ) from error
             self.rows = {step: row for step, row in rows.items() if step <= resume_step}
-        self.columns = list(dict.fromkeys(["step", *(key for row in self.rows.values() for key in row)]))
+        self.columns = list(
+            dict.fromkeys(["step", *(key for row in self.rows.values() for key in row)])
+        )
         self._rewrite()
 
     @property
@@ -278,7 +302,9 @@ class AtomicCheckpoints(TorchCheckpointIO):
     Reads those of shards as well, for a run that goes on without them.
     """
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
         write_atomically(Path(path), dumps(checkpoint))
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:

@@ -71,6 +71,10 @@ def _named(node: Any) -> Iterator[tuple[str, str]]:
         for key, value in node.items():
             group = registry.group_within(key)
             name = value.get("name") if isinstance(value, Mapping) else value
-            if group in registry.groups() and isinstance(name, str) and name in registry.entries(group):
+            if (
+                group in registry.groups()
+                and isinstance(name, str)
+                and name in registry.entries(group)
+            ):
                 yield group, name
             yield from _named(value)

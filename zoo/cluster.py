@@ -17,7 +17,10 @@ RESERVED = 0.08  # of a GPU's memory: CUDA's context, NCCL's buffers, fragments
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022
 UPDATE = 7  # numbers read or written a parameter in AdamW's step: w, g, m, v read; w, m, v written
 BYTES = {  # of a weight (and of what the optimiser keeps of it), its gradient, and of what is computed with
-    "32-true": (4, 4, 4), "bf16-mixed": (4, 4, 2), "16-mixed": (4, 4, 2), "bf16-true": (2, 2, 2),
+    "32-true": (4, 4, 4),
+    "bf16-mixed": (4, 4, 2),
+    "16-mixed": (4, 4, 2),
+    "bf16-true": (2, 2, 2),
 }
 
 
@@ -36,7 +39,9 @@ class Figures:
     kept: float  # bytes that all blocks keep
     kept_block: float  # that the one which keeps most does
     inputs: float  # bytes of the blocks' inputs, which gradient checkpointing keeps instead
-    logits: float  # bytes that head and loss keep, and the gradient with which the backward pass begins
+    logits: (
+        float  # bytes that head and loss keep, and the gradient with which the backward pass begins
+    )
 
 
 def _word(default: Any, about: str) -> Any:
@@ -49,17 +54,25 @@ class Plan:
 
     gpus: int = _word(8, "in all")
     gpu: str = _word("h100", ", ".join(hardware.KNOWN))
-    strategy: str = _word("fsdp", "fsdp (weights, gradients, optimiser sharded) or ddp (a copy each)")
-    tensor: int = _word(1, "GPUs that share each matrix (tensor parallel, and sequence parallel within them)")
+    strategy: str = _word(
+        "fsdp", "fsdp (weights, gradients, optimiser sharded) or ddp (a copy each)"
+    )
+    tensor: int = _word(
+        1, "GPUs that share each matrix (tensor parallel, and sequence parallel within them)"
+    )
     node: int = _word(8, "GPUs of a node, that NVLink connects")
     batch: float = _word(4e6, "tokens an optimiser step, as in 4M")
     micro: int = _word(1, "sequences of a micro-batch on a GPU (or the `tensor` that share it)")
     tokens: float | None = _word(None, "to train on, as in 15T; null: 20 a parameter")
     mfu: float | None = _word(None, "of a whole step, where it was measured; null: estimated")
-    kernels: float | None = _word(None, "share of the peak that computing reaches; null: the gpu's usual")
+    kernels: float | None = _word(
+        None, "share of the peak that computing reaches; null: the gpu's usual"
+    )
     overlap: float = _word(0.8, "share of the computing that may hide data parallel traffic")
     wire: float = _word(0.8, "share of a link's bandwidth that collectives reach")
-    network: float | None = _word(None, "bytes a second between nodes, a GPU; null: the gpu's usual")
+    network: float | None = _word(
+        None, "bytes a second between nodes, a GPU; null: the gpu's usual"
+    )
     precision: str = "bf16-mixed"  # these two are a run's words: trainer.precision, trainer.gradient_checkpointing
     checkpointing: bool = False
 
@@ -85,8 +98,12 @@ def explained() -> Iterator[str]:
 
 
 INSTEAD = {  # what a run is told by, of which a plan has words of its own
-    "trainer": "strategy=", "trainer.strategy": "strategy=", "trainer.devices": "gpus= and node=", "trainer.nodes": "gpus=",
-    "loader.batch_size": "batch= (tokens)", "trainer.accumulate": "micro=",
+    "trainer": "strategy=",
+    "trainer.strategy": "strategy=",
+    "trainer.devices": "gpus= and node=",
+    "trainer.nodes": "gpus=",
+    "loader.batch_size": "batch= (tokens)",
+    "trainer.accumulate": "micro=",
 }
 
 
@@ -98,7 +115,9 @@ def asked(words: Sequence[str], precision: str, checkpointing: bool) -> Plan:
         if not value.strip():
             raise ZooError(f"{word} has no value: give {key}=...")
         match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([kKMBT])", value)
-        given[key] = float(match[1]) * SUFFIXES[match[2]] if match else None if value == "null" else value
+        given[key] = (
+            float(match[1]) * SUFFIXES[match[2]] if match else None if value == "null" else value
+        )
     plan = Plan(**{**held(Plan, given), "precision": precision, "checkpointing": checkpointing})
     check(plan)
     return plan
@@ -108,7 +127,9 @@ def check(plan: Plan) -> None:
     """Raises ZooError for numbers that no cluster has."""
     hardware.named(plan.gpu)
     if plan.strategy not in ("fsdp", "ddp"):
-        raise ZooError(f"strategy must be fsdp or ddp, not {plan.strategy!r}{did_you_mean(plan.strategy, ('fsdp', 'ddp'))}")
+        raise ZooError(
+            f"strategy must be fsdp or ddp, not {plan.strategy!r}{did_you_mean(plan.strategy, ('fsdp', 'ddp'))}"
+        )
     for name in ("gpus", "tensor", "node", "batch", "micro", "tokens", "network"):
         value = getattr(plan, name)
         if value is not None and not 1 <= value < math.inf:
@@ -130,15 +151,21 @@ def memory(figures: Figures, plan: Plan) -> dict[str, float]:
     gathered = 0.0
     if plan.strategy == "fsdp" and plan.ranks > 1:
         # a block's weights and the next one's, in the precision that is computed with; its gradient before it is scattered
-        gathered = (figures.outer + 2 * figures.block) / plan.tensor * computed + figures.block / plan.tensor * gradient
+        gathered = (
+            figures.outer + 2 * figures.block
+        ) / plan.tensor * computed + figures.block / plan.tensor * gradient
         own, states = own / plan.ranks, states / plan.ranks
     elif computed < weight:
         gathered = own * computed  # autocast's copies, which the backward pass needs
     share, whole = plan.micro / plan.tensor, 1 if plan.precision.endswith("mixed") else computed / 4
     kept = figures.inputs + figures.kept_block if plan.checkpointing else figures.kept
     return {
-        "weights": own * weight, "gradients": own * gradient, "optimiser": states * weight, "gathered weights": gathered,
-        "activations": share * kept * computed / 4, "logits": share * figures.logits * whole,
+        "weights": own * weight,
+        "gradients": own * gradient,
+        "optimiser": states * weight,
+        "gathered weights": gathered,
+        "activations": share * kept * computed / 4,
+        "logits": share * figures.logits * whole,
     }
 
 
@@ -149,12 +176,15 @@ def available(plan: Plan) -> float:
 
 def helps(figures: Figures, plan: Plan) -> Iterator[tuple[str, float]]:
     """The words that would each need less memory, and the bytes a GPU that then are needed."""
-    now, tried = sum(memory(figures, plan).values()), {
-        "trainer.gradient_checkpointing=true": replace(plan, checkpointing=True),
-        "strategy=fsdp": replace(plan, strategy="fsdp"),
-        f"gpus={plan.gpus * 2}": replace(plan, gpus=plan.gpus * 2),
-        f"micro={max(1, plan.micro // 2)}": replace(plan, micro=max(1, plan.micro // 2)),
-    }
+    now, tried = (
+        sum(memory(figures, plan).values()),
+        {
+            "trainer.gradient_checkpointing=true": replace(plan, checkpointing=True),
+            "strategy=fsdp": replace(plan, strategy="fsdp"),
+            f"gpus={plan.gpus * 2}": replace(plan, gpus=plan.gpus * 2),
+            f"micro={max(1, plan.micro // 2)}": replace(plan, micro=max(1, plan.micro // 2)),
+        },
+    )
     for tensor in (2 * plan.tensor, plan.node):
         if plan.tensor < tensor <= plan.node and plan.gpus % tensor == 0:
             tried[f"tensor={tensor}"] = replace(plan, tensor=tensor)
@@ -174,8 +204,10 @@ def step(figures: Figures, plan: Plan) -> dict[str, float]:
     at_once = plan.ranks * plan.micro * figures.length
     micro_batches = round(plan.batch / at_once)
     if not micro_batches:
-        raise ZooError(f"batch={plan.batch:.4g} is less than half of the {at_once:,} tokens of one micro-batch on"
-                       f" {plan.ranks:,} data parallel ranks: give a larger batch, a larger tensor, or fewer gpus")
+        raise ZooError(
+            f"batch={plan.batch:.4g} is less than half of the {at_once:,} tokens of one micro-batch on"
+            f" {plan.ranks:,} data parallel ranks: give a larger batch, a larger tensor, or fewer gpus"
+        )
     tokens = micro_batches * at_once
     _, gradient, computed = BYTES[plan.precision]
     model = tokens * figures.flops / plan.gpus / plan.device.peak(plan.precision)
@@ -185,15 +217,29 @@ def step(figures: Figures, plan: Plan) -> dict[str, float]:
     data = shard * passed * often / _bandwidth(plan, plan.ranks, apart=plan.tensor)
     reductions = micro_batches * figures.residuals * (3 if plan.checkpointing else 2)
     stream = figures.stream * plan.micro * computed / 4
-    shared = reductions * 2 * stream * (plan.tensor - 1) / plan.tensor / _bandwidth(plan, plan.tensor, apart=1)
+    shared = (
+        reductions
+        * 2
+        * stream
+        * (plan.tensor - 1)
+        / plan.tensor
+        / _bandwidth(plan, plan.tensor, apart=1)
+    )
     hidden = computing * plan.overlap * (2 / 3 if plan.strategy == "ddp" else 1)
     held = shard / (plan.ranks if plan.strategy == "fsdp" else 1)
     update = held * UPDATE * gradient / plan.device.bandwidth
     exposed = max(0.0, data - hidden)
     whole = model / plan.mfu if plan.mfu else computing + exposed + shared + update
     return {
-        "micro_batches": micro_batches, "tokens": tokens, "computing": computing, "data_parallel": data, "exposed": exposed,
-        "tensor_parallel": shared, "update": update, "seconds": whole, "mfu": model / whole,
+        "micro_batches": micro_batches,
+        "tokens": tokens,
+        "computing": computing,
+        "data_parallel": data,
+        "exposed": exposed,
+        "tensor_parallel": shared,
+        "update": update,
+        "seconds": whole,
+        "mfu": model / whole,
     }
 
 
@@ -212,10 +258,17 @@ def of(figures: Figures, plan: Plan) -> dict[str, Any]:
     tokens = plan.tokens or TOKENS_A_PARAMETER * figures.parameters
     seconds = tokens / a_step["tokens"] * a_step["seconds"]
     return {
-        "memory": parts, "memory_bytes": sum(parts.values()), "available_bytes": available(plan), "step": a_step,
-        "steps": math.ceil(tokens / a_step["tokens"]), "tokens": tokens, "flops": tokens * figures.flops,
+        "memory": parts,
+        "memory_bytes": sum(parts.values()),
+        "available_bytes": available(plan),
+        "step": a_step,
+        "steps": math.ceil(tokens / a_step["tokens"]),
+        "tokens": tokens,
+        "flops": tokens * figures.flops,
         "tokens_per_second_per_gpu": a_step["tokens"] / a_step["seconds"] / plan.gpus,
-        "days": seconds / 86400, "gpu_hours": seconds / 3600 * plan.gpus, "plan": dataclasses.asdict(plan),
+        "days": seconds / 86400,
+        "gpu_hours": seconds / 3600 * plan.gpus,
+        "plan": dataclasses.asdict(plan),
         "assumptions": list(assumptions(plan)),
     }
 
@@ -223,10 +276,14 @@ def of(figures: Figures, plan: Plan) -> dict[str, Any]:
 def assumptions(plan: Plan) -> Iterator[str]:
     device, tensor = plan.device, plan.tensor > 1
     peak, network = device.peak(plan.precision), plan.network or device.network
-    yield (f"{plan.gpu}: {peak / 1e12:,.4g} TFLOP/s dense in {plan.precision}, {device.bandwidth / 1e9:,.0f} GB/s,"
-           f" {device.memory / 2**30:.0f} GiB of which {RESERVED:.0%} are CUDA's and NCCL's")
-    yield (f"{device.link / 1e9:,.4g} GB/s within a node of {plan.node}, {network / 1e9:,.4g} GB/s a GPU between nodes, of"
-           f" which collectives reach {plan.wire:.0%} (wire); no latency")
+    yield (
+        f"{plan.gpu}: {peak / 1e12:,.4g} TFLOP/s dense in {plan.precision}, {device.bandwidth / 1e9:,.0f} GB/s,"
+        f" {device.memory / 2**30:.0f} GiB of which {RESERVED:.0%} are CUDA's and NCCL's"
+    )
+    yield (
+        f"{device.link / 1e9:,.4g} GB/s within a node of {plan.node}, {network / 1e9:,.4g} GB/s a GPU between nodes, of"
+        f" which collectives reach {plan.wire:.0%} (wire); no latency"
+    )
     if plan.mfu:
         yield f"a step's MFU is {plan.mfu:.1%} as given (mfu), whatever the parts of its time below are estimated to be"
     else:
@@ -251,23 +308,45 @@ def table(told: Mapping[str, Any], title: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2))
+    shown = Table(
+        title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2)
+    )
     a_step, plan = told["step"], told["plan"]
     gib = 2**30
-    shown.add_row("memory a GPU", f"{told['memory_bytes'] / gib:,.1f} GiB", f"of {told['available_bytes'] / gib:,.1f} GiB")
+    shown.add_row(
+        "memory a GPU",
+        f"{told['memory_bytes'] / gib:,.1f} GiB",
+        f"of {told['available_bytes'] / gib:,.1f} GiB",
+    )
     for part, number in told["memory"].items():
         shown.add_row(f"  {part}", f"{number / gib:,.2f} GiB")
-    parts = "1 micro-batch" if a_step["micro_batches"] == 1 else f"{a_step['micro_batches']:,} micro-batches"
+    parts = (
+        "1 micro-batch"
+        if a_step["micro_batches"] == 1
+        else f"{a_step['micro_batches']:,} micro-batches"
+    )
     made = f"{a_step['tokens']:,} tokens in {parts}"
     shown.add_row("a step", f"{a_step['seconds']:,.3g} s", made)
     shown.add_row("  computing", f"{a_step['computing']:,.3g} s")
-    shown.add_row("  data parallel", f"{a_step['exposed']:,.3g} s", f"not hidden, of {a_step['data_parallel']:,.3g} s")
+    shown.add_row(
+        "  data parallel",
+        f"{a_step['exposed']:,.3g} s",
+        f"not hidden, of {a_step['data_parallel']:,.3g} s",
+    )
     shown.add_row("  tensor parallel", f"{a_step['tensor_parallel']:,.3g} s")
     shown.add_row("  update", f"{a_step['update']:,.3g} s")
     shown.add_row("MFU", f"{a_step['mfu']:.1%}", "FLOPs of the model alone")
     shown.add_row("tokens/s", f"{told['tokens_per_second_per_gpu']:,.0f}", "a GPU")
-    shown.add_row("the run", f"{told['days']:,.3g} days", f"{told['tokens']:.4g} tokens, {told['steps']:,} steps")
-    shown.add_row("", f"{told['gpu_hours']:,.4g} hours", f"of GPU; {told['flops']:.4g} FLOPs on {plan['gpus']:,} {plan['gpu']}")
+    shown.add_row(
+        "the run",
+        f"{told['days']:,.3g} days",
+        f"{told['tokens']:.4g} tokens, {told['steps']:,} steps",
+    )
+    shown.add_row(
+        "",
+        f"{told['gpu_hours']:,.4g} hours",
+        f"of GPU; {told['flops']:.4g} FLOPs on {plan['gpus']:,} {plan['gpu']}",
+    )
     return shown
 
 
@@ -275,7 +354,10 @@ def assumed(told: Mapping[str, Any]) -> list[Any]:
     """What a plan rests on, as lines to be printed below its table."""
     from rich.text import Text
 
-    return [Text("\n  assuming that"), *(Text(f"  - {assumption}") for assumption in told["assumptions"])]
+    return [
+        Text("\n  assuming that"),
+        *(Text(f"  - {assumption}") for assumption in told["assumptions"]),
+    ]
 
 
 def refuse_what_does_not_fit(figures: Figures, plan: Plan) -> None:
@@ -283,8 +365,15 @@ def refuse_what_does_not_fit(figures: Figures, plan: Plan) -> None:
     needed, there = sum(memory(figures, plan).values()), available(plan)
     if needed <= there:
         return
-    words = [f"{word} ({less / 2**30:,.1f} GiB)" for word, less in sorted(helps(figures, plan), key=lambda pair: pair[1])]
-    larger = [name for name, device in hardware.KNOWN.items() if device.memory * (1 - RESERVED) >= needed]
+    words = [
+        f"{word} ({less / 2**30:,.1f} GiB)"
+        for word, less in sorted(helps(figures, plan), key=lambda pair: pair[1])
+    ]
+    larger = [
+        name for name, device in hardware.KNOWN.items() if device.memory * (1 - RESERVED) >= needed
+    ]
     words += [f"gpu={larger[0]}"] if larger else []
-    raise ZooError(f"{needed / 2**30:,.1f} GiB do not fit the {there / 2**30:,.1f} GiB that a run can have of {plan.gpu}: "
-                   + (f"try {', '.join(words)}, or several of them" if words else "take a smaller model"))
+    raise ZooError(
+        f"{needed / 2**30:,.1f} GiB do not fit the {there / 2**30:,.1f} GiB that a run can have of {plan.gpu}: "
+        + (f"try {', '.join(words)}, or several of them" if words else "take a smaller model")
+    )

@@ -27,8 +27,15 @@ from zoo.words import parse
 _HERE = Path(__file__).resolve().parent
 CONF = next(place for place in (_HERE / "conf", _HERE.parent / "conf") if place.is_dir())
 Config = dict[str, Any]
-FREE = ("resume", "changing", "logger", "trainer.progress", "trainer.sample", "trainer.keep_memory",
-        "trainer.watch_every")  # what may differ when a run goes on
+FREE = (
+    "resume",
+    "changing",
+    "logger",
+    "trainer.progress",
+    "trainer.sample",
+    "trainer.keep_memory",
+    "trainer.watch_every",
+)  # what may differ when a run goes on
 MOST_RUNS = 10_000  # of one word of a sweep
 
 
@@ -57,8 +64,15 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
     def one(overrides: Sequence[str]) -> Config:
         _check_words(overrides, one)
         overrides = spelled(overrides)
-        values = [word for word in _parsed(overrides) if "." in word.key_or_group and "/" not in word.key_or_group
-                  and not word.is_hydra_override() and not word.is_add() and not word.is_delete()]
+        values = [
+            word
+            for word in _parsed(overrides)
+            if "." in word.key_or_group
+            and "/" not in word.key_or_group
+            and not word.is_hydra_override()
+            and not word.is_add()
+            and not word.is_delete()
+        ]
         lines = [str(word.input_line) for word in values]
         choosing = tuple(word for word in overrides if word not in lines)
         try:
@@ -80,8 +94,14 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
 def _apply(word: Override, composed: DictConfig) -> None:
     try:
         ConfigLoaderImpl._apply_overrides_to_config([word], composed)
-    except (TypeError, KeyError, AttributeError) as error:  # a list is indexed by a word, or the like
-        raise ZooError(f"{word.input_line} does not fit what is there: {first_line(error)}") from error
+    except (
+        TypeError,
+        KeyError,
+        AttributeError,
+    ) as error:  # a list is indexed by a word, or the like
+        raise ZooError(
+            f"{word.input_line} does not fit what is there: {first_line(error)}"
+        ) from error
 
 
 def _structure(words: list[str]) -> DictConfig:
@@ -90,9 +110,16 @@ def _structure(words: list[str]) -> DictConfig:
         return hydra_compose("config", words)
     loader: Any = GlobalHydra.instance().config_loader()
     parsed, repository = loader._parse_overrides_and_create_caching_repo("config", words)
-    told = create_defaults_list(repo=repository, config_name="config", overrides_list=parsed, prepend_hydra=False,
-                                skip_missing=False)
-    composed: DictConfig = loader._compose_config_from_defaults_list(defaults=told.defaults, repo=repository)
+    told = create_defaults_list(
+        repo=repository,
+        config_name="config",
+        overrides_list=parsed,
+        prepend_hydra=False,
+        skip_missing=False,
+    )
+    composed: DictConfig = loader._compose_config_from_defaults_list(
+        defaults=told.defaults, repo=repository
+    )
     del composed["hydra"]
     OmegaConf.set_struct(composed, True)
     loader._apply_overrides_to_config(told.config_overrides, composed)
@@ -110,7 +137,9 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
     fitting.fit(raw, _chosen(), given)
     fitting.shrink(raw, sizes, given)
     try:
-        config: Any = OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
+        config: Any = OmegaConf.to_container(
+            OmegaConf.create(raw), resolve=True, throw_on_missing=True
+        )
     except OmegaConfBaseException as error:
         raise ZooError(advice.in_plain_words(error)) from error
     known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume", "changing"]
@@ -126,7 +155,9 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
     settings.check(config)
     if config["arch"]["vocab"] is None:
         tokenizer = registry.build("tokenizer", config["tokenizer"])
-        objective = registry.build("objective", config["objective"], tokenizer, config["loader"]["length"])
+        objective = registry.build(
+            "objective", config["objective"], tokenizer, config["loader"]["length"]
+        )
         config["arch"]["vocab"] = tokenizer.vocab + objective.extra
     return config
 
@@ -159,18 +190,34 @@ def _countable(words: Sequence[str]) -> list[Override]:
         if isinstance(span, RangeSweep):
             start, stop, step = (end or 0 for end in (span.start, span.stop, span.step))
             if not step or not 0 < (stop - start) / step <= MOST_RUNS:
-                raise ZooError(f"{word.input_line} must name from 1 to {MOST_RUNS:,} values, as in"
-                               f" {word.key_or_group}=range(0,3)")
-        if word.is_sweep_override() and not isinstance(span, RangeSweep) and not any(True for _ in word.sweep_iterator()):
+                raise ZooError(
+                    f"{word.input_line} must name from 1 to {MOST_RUNS:,} values, as in"
+                    f" {word.key_or_group}=range(0,3)"
+                )
+        if (
+            word.is_sweep_override()
+            and not isinstance(span, RangeSweep)
+            and not any(True for _ in word.sweep_iterator())
+        ):
             raise ZooError(f"{word.input_line} names no value: there is nothing to run")
-        if word.is_sweep_override() and "null" in fitting.picks(word) and word.key_or_group in defaults():
-            raise ZooError(f"{word.input_line}: null takes no part in a sweep; start one without {word.key_or_group}=...")
+        if (
+            word.is_sweep_override()
+            and "null" in fitting.picks(word)
+            and word.key_or_group in defaults()
+        ):
+            raise ZooError(
+                f"{word.input_line}: null takes no part in a sweep; start one without {word.key_or_group}=..."
+            )
     return parsed
 
 
 def choices(config: Config) -> dict[str, str]:
     """Which component of each group a configuration chooses, by flat names (norm: rms)."""
-    return {group: config[group]["name"] for group in registry.groups() if isinstance(config.get(group), dict)}
+    return {
+        group: config[group]["name"]
+        for group in registry.groups()
+        if isinstance(config.get(group), dict)
+    }
 
 
 @functools.cache
@@ -198,9 +245,13 @@ def word_for(group: str) -> str:
 def menu() -> dict[str, list[str]]:
     """The choices of every group: components, schemas, and files of conf/."""
     discover()
-    components = {group: list(registry.entries(group)) for group in _chosen()} | {"loader": ["default"]}
+    components = {group: list(registry.entries(group)) for group in _chosen()} | {
+        "loader": ["default"]
+    }
     places = sorted(place for place in CONF.iterdir() if place.is_dir() and place.name != "study")
-    return components | {place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in places}
+    return components | {
+        place.name: sorted(file.stem for file in place.glob("*.yaml")) for place in places
+    }
 
 
 def different(config: Config, other: Config, prefix: str = "") -> list[str]:
@@ -252,7 +303,9 @@ def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config
     for word in _parsed(words):
         key, head = word.key_or_group, word.key_or_group.split(".")[0].split("@")[0]
         if word.is_sweep_override():
-            raise ZooError(f"{word.input_line} names several, of which a run takes one: -m makes zoo.train run each")
+            raise ZooError(
+                f"{word.input_line} names several, of which a run takes one: -m makes zoo.train run each"
+            )
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not word.value():
             raise ZooError(f"{word.input_line} names no folder: write {key}=FOLDER")
         if key == "hydra/launcher":
@@ -262,18 +315,30 @@ def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config
         if word.is_add() or head.split("/")[0] == "hydra":
             continue
         if word_for(head) != head:
-            raise ZooError(f"{head} is chosen inside another part: write {word_for(head)}=... instead of {word.input_line!r}")
+            raise ZooError(
+                f"{head} is chosen inside another part: write {word_for(head)}=... instead of {word.input_line!r}"
+            )
         if head == "study":
-            raise ZooError(f"{word.input_line} is many runs: {registry.command('ablations.run', str(word.input_line))}")
+            raise ZooError(
+                f"{word.input_line} is many runs: {registry.command('ablations.run', str(word.input_line))}"
+            )
         if head not in keys and head.split("/")[0] not in keys:
             others = [other for other in words if not parse(other).key_or_group.startswith(head)]
-            raise ZooError(f"unknown word {head!r} in {word.input_line!r}{advice.instead(head, keys, compose, others)}")
+            raise ZooError(
+                f"unknown word {head!r} in {word.input_line!r}{advice.instead(head, keys, compose, others)}"
+            )
         if word.is_delete() and "." in key:
-            raise ZooError(f"{word.input_line}: an option cannot be taken away, only changed: write {key}=...")
+            raise ZooError(
+                f"{word.input_line}: an option cannot be taken away, only changed: write {key}=..."
+            )
         if head in known and key == head and not extended:
             for choice in fitting.picks(word):
-                if choice not in known[head] and not (choice == "null" and defaults().get(head, "") is None):
-                    raise ZooError(f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}")
+                if choice not in known[head] and not (
+                    choice == "null" and defaults().get(head, "") is None
+                ):
+                    raise ZooError(
+                        f"{head}={choice}: no such {head}{did_you_mean(choice, known[head])}"
+                    )
 
 
 def _check_hydra(word: Override) -> None:
@@ -287,5 +352,7 @@ def _check_hydra(word: Override) -> None:
             return
         names = [str(name) for name in node.keys()]  # noqa: SIM118  which has those without a value, too
         if key not in names:
-            raise ZooError(f"{word.input_line}: {'.'.join(path[:depth])} has no option {key!r}{did_you_mean(key, names)}")
+            raise ZooError(
+                f"{word.input_line}: {'.'.join(path[:depth])} has no option {key!r}{did_you_mean(key, names)}"
+            )
         node = node._get_node(key)

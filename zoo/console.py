@@ -54,11 +54,15 @@ class Bar(RichProgressBar):
         super().__init__(refresh_rate=2, leave=True)
         self.watch, self.steps, self.drawn, self.compiling = watch, steps, -math.inf, False
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int
+    ) -> None:
         now, step = time.monotonic(), trainer.global_step
         if now - self.drawn >= 1 / self.refresh_rate or step == self.steps:
             self.drawn = now
-            super().on_train_batch_end(trainer, module, outputs, batch, step - 1)  # steps, not micro-batches
+            super().on_train_batch_end(
+                trainer, module, outputs, batch, step - 1
+            )  # steps, not micro-batches
         if self.compiling and self.progress is not None and self.train_progress_bar_id is not None:
             self.compiling = False
             self.progress.update(self.train_progress_bar_id, description="training")

@@ -26,7 +26,9 @@ class NoCache:
         """What does not change while the cache grows, as the keys and values of an encoder's memory: made at first use."""
         return make()
 
-    def swap(self, owner: nn.Module, new: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> Tensor:
+    def swap(
+        self, owner: nn.Module, new: Callable[[Tensor | None], tuple[Tensor, Tensor]]
+    ) -> Tensor:
         """Let `new` turn the state that the owner kept last (None at first) into an output and the next state."""
         return new(None)[0]
 
@@ -49,7 +51,9 @@ class Cache(NoCache):
         if end > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens, and {end} were given")
         if owner not in self.buffers:
-            self.buffers[owner] = [x.new_empty(*x.shape[:-2], self.capacity, x.shape[-1]) for x in new]
+            self.buffers[owner] = [
+                x.new_empty(*x.shape[:-2], self.capacity, x.shape[-1]) for x in new
+            ]
         for buffer, x in zip(self.buffers[owner], new, strict=True):
             buffer[..., self.length : end, :] = x
         return tuple(buffer[..., :end, :] for buffer in self.buffers[owner])
@@ -59,7 +63,9 @@ class Cache(NoCache):
             self.fixed[owner] = make()
         return self.fixed[owner]
 
-    def swap(self, owner: nn.Module, new: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> Tensor:
+    def swap(
+        self, owner: nn.Module, new: Callable[[Tensor | None], tuple[Tensor, Tensor]]
+    ) -> Tensor:
         output, self.states[owner] = new(self.states.get(owner))
         return output
 
@@ -139,7 +145,9 @@ class Context:
         if window is None and self.padding is None and self.documents is None and self.bias is None:
             if not self.causal or queries == 1:  # the last token sees every key
                 return None, False
-            if queries == self.keys:  # is_causal aligns the first query with the first key, so not behind a cache
+            if (
+                queries == self.keys
+            ):  # is_causal aligns the first query with the first key, so not behind a cache
                 return None, True
         key = torch.arange(self.keys, device=self.positions.device)
         ahead = key - key[self.keys - queries :, None]  # (Q, K)
@@ -150,5 +158,7 @@ class Context:
         if self.padding is not None:
             seen = seen & self.padding[:, None, None, :]
         if self.documents is not None:
-            seen = seen & (self.documents[:, None, -queries:, None] == self.documents[:, None, None, :])
+            seen = seen & (
+                self.documents[:, None, -queries:, None] == self.documents[:, None, None, :]
+            )
         return (seen if self.bias is None else self.bias.masked_fill(~seen, -torch.inf)), False

@@ -11,14 +11,26 @@ from typing import Any
 
 UNWRITTEN = "_forward_unimplemented"  # what torch calls the forward of a module that has none
 CONTRACTS: dict[str, tuple[str, ...]] = {
-    "arch": ("(parts)", "forward(tokens, padding_mask, read=, trace=)", "family", "stacks", "limit"),
+    "arch": (
+        "(parts)",
+        "forward(tokens, padding_mask, read=, trace=)",
+        "family",
+        "stacks",
+        "limit",
+    ),
     "embed": ("(vocab, dim)", "forward(tokens, segments)", "weight"),
     "head": ("(dim, vocab)", "forward(x, embedding)"),
     "norm": ("(dim)", "forward(x)"),
     "residual": ("(sublayer, norm, dropout, depth)", "forward(x, context)"),
     "block": ("(sublayers, wrap)", "forward(x, context)"),
-    "pos": ("(dim, heads, width, length, causal)", "embed(x, positions)", "rotate(positions)", "bias(queries, keys, device)",
-            "asks()", "limit"),
+    "pos": (
+        "(dim, heads, width, length, causal)",
+        "embed(x, positions)",
+        "rotate(positions)",
+        "bias(queries, keys, device)",
+        "asks()",
+        "limit",
+    ),
     "scaling": ("(width, base)", "__call__(frequencies)"),
     "attn": ("(dim, heads, causal)", "forward(x, context)", "rotary_dim"),
     "cross": ("(dim, heads)", "forward(x, context)"),
@@ -26,10 +38,26 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "init": ("()", "std(name, shape, within)", "rate(name, shape, within)", "settle(model)"),
     "optim": ("(groups)", "step()", "kept(shape, group)"),
     "schedule": ("(steps)", "__call__(step)"),
-    "objective": ("(tokenizer, length)", "__call__(model, batch, trace)", "prepare(batch, seed)", "evaluate(model, batch)",
-                  "through(model, batch, what)", "judge", "serves", "extra"),
+    "objective": (
+        "(tokenizer, length)",
+        "__call__(model, batch, trace)",
+        "prepare(batch, seed)",
+        "evaluate(model, batch)",
+        "through(model, batch, what)",
+        "judge",
+        "serves",
+        "extra",
+    ),
     "data": ("()", "fingerprint()", "splits()"),
-    "tokenizer": ("()", "train(texts)", "encode_batch(texts)", "byte_lengths()", "dumps()", "vocab", "eot"),
+    "tokenizer": (
+        "()",
+        "train(texts)",
+        "encode_batch(texts)",
+        "byte_lengths()",
+        "dumps()",
+        "vocab",
+        "eot",
+    ),
 }
 
 
@@ -54,13 +82,18 @@ def misfit(group: str, made: Any) -> str | None:
 
 def _refuses(method: Any, asked: str) -> str | None:
     """What a method takes, where that is not what it is asked to take."""
-    names = [name.strip() for name in asked.partition("(")[2].rstrip(")").split(",") if name.strip()]
+    names = [
+        name.strip() for name in asked.partition("(")[2].rstrip(")").split(",") if name.strip()
+    ]
     try:
         signature = inspect.signature(method)
     except ValueError:  # of a builtin, which says nothing of itself
         return None
     try:
-        signature.bind(*(name for name in names if name[-1] != "="), **{name[:-1]: None for name in names if name[-1] == "="})
+        signature.bind(
+            *(name for name in names if name[-1] != "="),
+            **{name[:-1]: None for name in names if name[-1] == "="},
+        )
     except TypeError:
         return f"({', '.join(signature.parameters)})"
     return None

@@ -34,7 +34,9 @@ def batch_of(config: Mapping[str, Any]) -> dict[str, Tensor]:
     tokenizer, loader = registry.build("tokenizer", config["tokenizer"]), config["loader"]
     corpus = cache.load(registry.build("data", config["data"]), tokenizer, stream=loader["stream"])
     blocks = Blocks(corpus.known, loader["length"], isolate=loader["isolate"])
-    return objective_of(config).prepare(blocks.__getitems__(range(loader["batch_size"])), config["seed"])
+    return objective_of(config).prepare(
+        blocks.__getitems__(range(loader["batch_size"])), config["seed"]
+    )
 
 
 def objective_of(config: Mapping[str, Any]) -> Any:
@@ -48,7 +50,9 @@ def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) ->
     Measured on a batch that the model then learns, `steps` times at the full rate. Raises ZooError where one is not finite.
     """
     model, objective = models.build(config, seed=config["seed"]), objective_of(config)
-    optimizer = registry.build("optim", config["optim"], optim.parameter_groups(model, config["init"]))
+    optimizer = registry.build(
+        "optim", config["optim"], optim.parameter_groups(model, config["init"])
+    )
     found: dict[str, list[list[float]]] = {}
 
     def watch(kind: str) -> Any:
@@ -73,8 +77,10 @@ def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) ->
     means = {kind: [sum(each) / len(each) for each in measured] for kind, measured in found.items()}
     for kind, by_step in means.items():
         if not np.isfinite(by_step).all():
-            raise ZooError(f"{kind} is no longer finite at arch.dim={config['arch']['dim']} (its sizes by step: "
-                           f"{', '.join(f'{size:.3g}' for size in by_step)}): give a lower optim.lr, or fewer --steps")
+            raise ZooError(
+                f"{kind} is no longer finite at arch.dim={config['arch']['dim']} (its sizes by step: "
+                f"{', '.join(f'{size:.3g}' for size in by_step)}): give a lower optim.lr, or fewer --steps"
+            )
     return means
 
 
@@ -89,8 +95,12 @@ def _kind(path: str) -> str | None:
 def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:
     """By each kind of activation, the p of size ∝ width^p after the last step: a least-squares line through the logarithms."""
     logs = np.log(list(by_width))
-    return {kind: float(np.polyfit(logs, np.log([found[kind][-1] for found in by_width.values()]), 1)[0])
-            for kind in next(iter(by_width.values()))}
+    return {
+        kind: float(
+            np.polyfit(logs, np.log([found[kind][-1] for found in by_width.values()]), 1)[0]
+        )
+        for kind in next(iter(by_width.values()))
+    }
 
 
 def canvas(path: Path, width: float, height: float) -> Any:
@@ -127,8 +137,14 @@ def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
         steps = len(next(iter(by_width.values()))[kind])
         for step in range(steps):
             shade = str(0.75 * (1 - step / max(steps - 1, 1)))
-            axes.plot(list(by_width), [found[kind][step] for found in by_width.values()], "o-", ms=3, color=shade,
-                      label=f"step {step}")
+            axes.plot(
+                list(by_width),
+                [found[kind][step] for found in by_width.values()],
+                "o-",
+                ms=3,
+                color=shade,
+                label=f"step {step}",
+            )
         logarithmic(axes, list(by_width), title=kind, xlabel="arch.dim")
         low, high = axes.get_ylim()
         wider = max(1.0, (SPAN * low / high) ** 0.5)
@@ -145,7 +161,9 @@ def table(by_width: Mapping[int, Sizes]) -> Any:
     for heading in ("", *(f"dim {width}" for width in by_width), "exponent"):
         shown.add_column(heading, justify="right" if heading else "left")
     for kind, exponent in growth.items():
-        shown.add_row(kind, *(f"{found[kind][-1]:.3g}" for found in by_width.values()), f"{exponent:+.2f}")
+        shown.add_row(
+            kind, *(f"{found[kind][-1]:.3g}" for found in by_width.values()), f"{exponent:+.2f}"
+        )
     return shown
 
 
@@ -154,8 +172,12 @@ def measure(words: Sequence[str], widths: Sequence[int], steps: int) -> dict[int
     if len(set(widths)) < 2 or steps < 0:
         raise ZooError("--widths needs two different numbers or more, and --steps at least 0")
     if given := [word for word in words if word.lstrip("+").startswith("arch.dim=")]:
-        raise ZooError(f"{given[0]} is one width, and these are several: give --widths in its place")
-    configs = {width: configuration.compose([*words, f"arch.dim={width}"]) for width in sorted(set(widths))}
+        raise ZooError(
+            f"{given[0]} is one width, and these are several: give --widths in its place"
+        )
+    configs = {
+        width: configuration.compose([*words, f"arch.dim={width}"]) for width in sorted(set(widths))
+    }
     batch = batch_of(next(iter(configs.values())))
     found = {}
     for width, config in configs.items():
@@ -168,8 +190,12 @@ def measure(words: Sequence[str], widths: Sequence[int], steps: int) -> dict[int
 def main() -> None:
     about = (__doc__ or "").split("\n\n", 1)[1]
     parser = argparse.ArgumentParser(prog="python -m zoo.coordinates", description=about)
-    parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: init=mup optim=lion")
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512], help="values of arch.dim")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: init=mup optim=lion"
+    )
+    parser.add_argument(
+        "--widths", type=int, nargs="+", default=[64, 128, 256, 512], help="values of arch.dim"
+    )
     parser.add_argument("--steps", type=int, default=5, help="how often the batch is learned")
     parser.add_argument("--out", type=Path, help="draw it, as .svg, .png or .pdf")
     asked = parser.parse_intermixed_args()

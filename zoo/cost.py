@@ -42,7 +42,13 @@ def parameters(model: Any) -> dict[str, int]:
         words = name.split(".")
         sublayer = [word for word in words if word in ("attn", "cross", "ffn")]
         layered = sublayer[0] if sublayer else "residual" if words[1] == "blocks" else words[1]
-        part = words[0] if words[0] in ("embed", "head") else "norm" if "norm" in words[-2] else layered
+        part = (
+            words[0]
+            if words[0] in ("embed", "head")
+            else "norm"
+            if "norm" in words[-2]
+            else layered
+        )
         parts[part] = parts.get(part, 0) + parameter.numel()
     return parts
 
@@ -61,7 +67,9 @@ def cache_bytes(model: Any, length: int, itemsize: int = 4) -> int:
     from zoo.mixer import Mixer
 
     modules = [module for stack in model.stacks if stack.causal for module in stack.modules()]
-    return sum(module.cache_bytes(length, itemsize) for module in modules if isinstance(module, Mixer))
+    return sum(
+        module.cache_bytes(length, itemsize) for module in modules if isinstance(module, Mixer)
+    )
 
 
 def made(config: Mapping[str, Any]) -> Any:
@@ -89,7 +97,11 @@ def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         "kv_cache_bytes_per_sequence": kept,
         "kv_cache_bytes": cache_bytes(model, length),
         "length": loader["length"],
-        "training_flops": BACKWARD_AND_FORWARD * forward * loader["batch_size"] * loader["length"] * trainer["max_steps"],
+        "training_flops": BACKWARD_AND_FORWARD
+        * forward
+        * loader["batch_size"]
+        * loader["length"]
+        * trainer["max_steps"],
     }
 
 
@@ -126,8 +138,12 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     tokenizer = build("tokenizer", config["tokenizer"])
     objective = build("objective", config["objective"], tokenizer, loader["length"])
     ids = np.zeros(sequences * loader["length"] + 1, dtype=np.int64)
-    real = objective.prepare(Blocks(Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"])
-                             .__getitems__(range(sequences)), config["seed"])
+    real = objective.prepare(
+        Blocks(
+            Tokens(ids, ids[:1], 0, tokenizer.eot), loader["length"], isolate=loader["isolate"]
+        ).__getitems__(range(sequences)),
+        config["seed"],
+    )
     model = model or made(config)
     states = optim.states(model, config["optim"], config["init"])
     blocks = [block for stack in model.stacks for block in stack.blocks]
@@ -152,9 +168,18 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     outside = by_block.pop(None) + logits
     stream = max(x.numel() * x.element_size() for x in inputs)
     return cluster.Figures(
-        total, states, total - sum(sizes), max(sizes), BACKWARD_AND_FORWARD * forward, loader["length"], stream / sequences,
-        sum(isinstance(module, Residual) for module in model.modules()), sum(by_block.values()) / sequences,
-        max(by_block.values()) / sequences, sum(x.numel() * x.element_size() for x in inputs) / sequences, outside / sequences,
+        total,
+        states,
+        total - sum(sizes),
+        max(sizes),
+        BACKWARD_AND_FORWARD * forward,
+        loader["length"],
+        stream / sequences,
+        sum(isinstance(module, Residual) for module in model.modules()),
+        sum(by_block.values()) / sequences,
+        max(by_block.values()) / sequences,
+        sum(x.numel() * x.element_size() for x in inputs) / sequences,
+        outside / sequences,
     )
 
 
@@ -163,8 +188,11 @@ def layout(config: Mapping[str, Any]) -> cluster.Plan:
     loader, trainer = config["loader"], config["trainer"]
     gpus = trainer["devices"] * trainer["nodes"]
     return cluster.Plan(
-        gpus=gpus, strategy="fsdp" if "fsdp" in trainer["strategy"] else "ddp", precision=trainer["precision"],
-        checkpointing=trainer["gradient_checkpointing"], micro=max(1, loader["batch_size"] // (trainer["accumulate"] * gpus)),
+        gpus=gpus,
+        strategy="fsdp" if "fsdp" in trainer["strategy"] else "ddp",
+        precision=trainer["precision"],
+        checkpointing=trainer["gradient_checkpointing"],
+        micro=max(1, loader["batch_size"] // (trainer["accumulate"] * gpus)),
     )
 
 
@@ -187,7 +215,9 @@ def _pretend(module: Any) -> None:
         for name, tensor in tensors.items():
             if tensor is not None:
                 empty = torch.empty_like(tensor, device="cpu")
-                tensors[name] = torch.nn.Parameter(empty) if isinstance(tensor, torch.nn.Parameter) else empty
+                tensors[name] = (
+                    torch.nn.Parameter(empty) if isinstance(tensor, torch.nn.Parameter) else empty
+                )
     for child in met(module):
         _pretend(child)
 
@@ -197,19 +227,31 @@ def table(cost: Mapping[str, Any], title: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2))
+    shown = Table(
+        title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2)
+    )
     shown.add_row("parameters", f"{cost['parameters']:,}")
     for part, number in cost["parameters_by_part"].items():
         shown.add_row(f"  {part}", f"{number:,}", f"{number / cost['parameters']:.1%}")
-    shown.add_row("FLOPs a token", f"{cost['flops_per_token']:.4g}", f"training, at length {cost['length']:,}")
-    shown.add_row("  6·N estimate", f"{cost['flops_per_token_6n']:.4g}", "N parameters, embeddings included")
+    shown.add_row(
+        "FLOPs a token", f"{cost['flops_per_token']:.4g}", f"training, at length {cost['length']:,}"
+    )
+    shown.add_row(
+        "  6·N estimate", f"{cost['flops_per_token_6n']:.4g}", "N parameters, embeddings included"
+    )
     shown.add_row("  forward", f"{cost['flops_per_token_forward']:.4g}")
     shown.add_row("training FLOPs", f"{cost['training_flops']:.4g}", "all steps")
     shown.add_row("KV cache", size(cost["kv_cache_bytes"]), "a sequence of arch.length, float32")
     shown.add_row("  per token", size(cost["kv_cache_bytes_per_token"]))
     if cost["kv_cache_bytes_per_sequence"]:
-        shown.add_row("  at any length", size(cost["kv_cache_bytes_per_sequence"]), "recurrent states")
-    shown.add_row("training memory", size(cost["training_memory_bytes"]), "weights, gradients, optimiser, activations")
+        shown.add_row(
+            "  at any length", size(cost["kv_cache_bytes_per_sequence"]), "recurrent states"
+        )
+    shown.add_row(
+        "training memory",
+        size(cost["training_memory_bytes"]),
+        "weights, gradients, optimiser, activations",
+    )
     return shown
 
 
@@ -227,12 +269,19 @@ def main() -> None:
     from zoo import config
 
     parser = argparse.ArgumentParser(
-        prog="python -m zoo.cost", formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m zoo.cost",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="What a model costs, without building it; after the word plan, what training it on many GPUs would take.",
-        epilog="\n".join(["words of a plan, beside those of zoo.train (plan model=llama3_70b gpus=512 tensor=8 tokens=15T):",
-                          *cluster.explained()]),
+        epilog="\n".join(
+            [
+                "words of a plan, beside those of zoo.train (plan model=llama3_70b gpus=512 tensor=8 tokens=15T):",
+                *cluster.explained(),
+            ]
+        ),
     )
-    parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: model=gpt2 norm=rms")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: model=gpt2 norm=rms"
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     given = parser.parse_intermixed_args()
     planned, words = given.words[:1] == ["plan"], [word for word in given.words if word != "plan"]
@@ -250,9 +299,13 @@ def main() -> None:
     trained = [word for word in words if word not in asked]
     chosen = config.compose([*(["trainer.precision=bf16-mixed"] if planned else []), *trained])
     if planned:
-        plan = cluster.asked(asked, chosen["trainer"]["precision"], chosen["trainer"]["gradient_checkpointing"])
+        plan = cluster.asked(
+            asked, chosen["trainer"]["precision"], chosen["trainer"]["gradient_checkpointing"]
+        )
         if chosen["arch"]["heads"] % plan.tensor:
-            raise ZooError(f"tensor={plan.tensor} GPUs cannot share arch.heads={chosen['arch']['heads']}: give a divisor of it")
+            raise ZooError(
+                f"tensor={plan.tensor} GPUs cannot share arch.heads={chosen['arch']['heads']}: give a divisor of it"
+            )
         with doing("counting", stream=sys.stderr):
             counted = figures(chosen)
         cost = cluster.of(counted, plan)
@@ -268,7 +321,9 @@ def main() -> None:
         from zoo import tables
 
         where = tables.console()
-        tables.show((cluster.table if planned else table)(cost, " ".join(words) or "model=gpt"), where)
+        tables.show(
+            (cluster.table if planned else table)(cost, " ".join(words) or "model=gpt"), where
+        )
         for line in cluster.assumed(cost) if planned else ():
             where.print(line)
     if planned:

@@ -35,15 +35,26 @@ log = logging.getLogger("zoo")
 def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> WandbLogger:
     """A logger whose run has the component names and cost figures at the top of its configuration."""
     settings = config["logger"]
-    flat = summary["choices"] | {key: summary[key] for key in ("seed", "parameters", "flops_per_token")}
+    flat = summary["choices"] | {
+        key: summary[key] for key in ("seed", "parameters", "flops_per_token")
+    }
     group, varied = sweep(folder)
     summary["wandb"] = mode(settings["mode"])
-    if "WANDB_SWEEP_ID" in os.environ:  # W&B takes its agent's name for the run, as it must when it is resumed
+    if (
+        "WANDB_SWEEP_ID" in os.environ
+    ):  # W&B takes its agent's name for the run, as it must when it is resumed
         summary["id"] = os.environ.get("WANDB_RUN_ID", summary["id"])
     run = begin(
-        settings, folder, name=title(summary["overrides"], varied, settings["label"]), group=settings["group"] or group,
-        job_type=settings["job_type"] or "train", tags=list(settings["tags"]), mode=summary["wandb"], id=summary["id"],
-        resume="allow", config={**flat, "config": config},
+        settings,
+        folder,
+        name=title(summary["overrides"], varied, settings["label"]),
+        group=settings["group"] or group,
+        job_type=settings["job_type"] or "train",
+        tags=list(settings["tags"]),
+        mode=summary["wandb"],
+        id=summary["id"],
+        resume="allow",
+        config={**flat, "config": config},
     )
     return Dashboard(run, summary)
 
@@ -88,8 +99,10 @@ def finish(exit_code: int) -> None:
 
 def _forget(error: Exception) -> None:
     """Say that W&B is lost, and forget its process, so that the next run of this one begins another."""
-    log.warning(f"W&B failed ({type(error).__name__}: {first_line(error)}): the run goes on without it, its curves are in"
-                " metrics.csv")
+    log.warning(
+        f"W&B failed ({type(error).__name__}: {first_line(error)}): the run goes on without it, its curves are in"
+        " metrics.csv"
+    )
     with contextlib.suppress(Exception, SystemExit):
         wandb.teardown(exit_code=1)
     unset_globals()
@@ -99,13 +112,21 @@ def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
     """A run of W&B's in a folder. Raises ZooError for a name that W&B refuses."""
     quiet = wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True)
     try:
-        return wandb.init(dir=folder.resolve(), project=settings["project"], entity=settings["entity"], settings=quiet, **about)
+        return wandb.init(
+            dir=folder.resolve(),
+            project=settings["project"],
+            entity=settings["entity"],
+            settings=quiet,
+            **about,
+        )
     except (wandb.errors.UsageError, ValueError) as error:
         raise ZooError(f"logger: {_said(error)}") from error
     except Exception as error:  # the server refuses, or is lost between `mode` and here
         if about["mode"] != "online":
             raise
-        log.warning(f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync` sends it later")
+        log.warning(
+            f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync` sends it later"
+        )
         return begin(settings, folder, **about | {"mode": "offline"})
 
 
@@ -147,8 +168,12 @@ def sweep(folder: Path) -> tuple[str | None, list[str]]:
     Hydra writes both into the sweep's folder, before its first job.
     """
     for place in list(folder.resolve().parents)[:DEEPEST]:
-        with contextlib.suppress(OSError, ValueError, YAMLError, LookupError, TypeError, HydraException):
-            told = yaml.safe_load((place / "multirun.yaml").read_text(encoding="utf-8"))["hydra"]["overrides"]["task"]
+        with contextlib.suppress(
+            OSError, ValueError, YAMLError, LookupError, TypeError, HydraException
+        ):
+            told = yaml.safe_load((place / "multirun.yaml").read_text(encoding="utf-8"))["hydra"][
+                "overrides"
+            ]["task"]
             parsed = OverridesParser.create().parse_overrides([str(word) for word in told])
             return place.name, [word.key_or_group for word in parsed if word.is_sweep_override()]
     return None, []

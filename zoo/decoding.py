@@ -32,7 +32,9 @@ def evaluating(model: Any) -> Iterator[None]:
 @contextmanager
 def turned(model: Any) -> Iterator[None]:
     """The matrices by columns in memory, and then as before: a CPU multiplies a row by them in .7 of the time (benchmarks)."""
-    plain = [weight for weight in model.parameters() if weight.ndim == 2 and type(weight.data) is Tensor]
+    plain = [
+        weight for weight in model.parameters() if weight.ndim == 2 and type(weight.data) is Tensor
+    ]
     try:
         with torch.inference_mode(False):
             for weight in plain:
@@ -44,8 +46,18 @@ def turned(model: Any) -> Iterator[None]:
                 weight.data = weight.data.contiguous()
 
 
-def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, top_k: int | None = None,
-             end: int | None = None, padding_mask: Tensor | None = None, seed: int = 0, source: Tensor | None = None) -> Tensor:
+def generate(
+    model: Any,
+    tokens: Tensor,
+    new: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    end: int | None = None,
+    padding_mask: Tensor | None = None,
+    seed: int = 0,
+    source: Tensor | None = None,
+) -> Tensor:
     """tokens (B, Q) -> (B, up to new): what the model writes after them, until every row has written `end`.
 
     temperature 0 takes the likeliest token; top_k draws from the k likeliest only; padding_mask (B, Q) is True where there
@@ -53,23 +65,39 @@ def generate(model: Any, tokens: Tensor, new: int, *, temperature: float = 1.0, 
     padding_mask (B, M) then is, and `tokens` are those that its decoder starts with. Raises ZooError where tokens and
     continuation are longer than the model can place.
     """
-    if not 0 <= temperature < math.inf or (top_k is not None and top_k < 1) or new < 0 or not 0 <= seed < 2**63:
-        raise ZooError("generation needs a finite temperature >= 0, top_k >= 1 (or null), tokens >= 0 and 0 <= seed < 2^63")
+    if (
+        not 0 <= temperature < math.inf
+        or (top_k is not None and top_k < 1)
+        or new < 0
+        or not 0 <= seed < 2**63
+    ):
+        raise ZooError(
+            "generation needs a finite temperature >= 0, top_k >= 1 (or null), tokens >= 0 and 0 <= seed < 2^63"
+        )
     total, limit = tokens.shape[1] + new, model.limit
     if limit is not None and total > limit:
         room, keep = limit - tokens.shape[1], max(limit - new, limit // 2)
         shorter = "" if room > 0 else f"shorten the prompt to {keep} tokens and "
-        raise ZooError(f"{tokens.shape[1]} tokens of prompt and {new} new ones are more than the {limit} that this model's"
-                       f" position knows; {shorter}ask for at most {room if room > 0 else limit - keep}")
+        raise ZooError(
+            f"{tokens.shape[1]} tokens of prompt and {new} new ones are more than the {limit} that this model's"
+            f" position knows; {shorter}ask for at most {room if room > 0 else limit - keep}"
+        )
     draw = torch.Generator(tokens.device).manual_seed(seed)
-    cache, written, ended = Cache(total), [], torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+    cache, written, ended = (
+        Cache(total),
+        [],
+        torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device),
+    )
     with turned(model) if tokens.is_cpu and new >= MANY else nullcontext(), evaluating(model):
         step, given = model.hidden, {"padding_mask": padding_mask}
         if source is not None:
             step, given = partial(model.decode, memory=model.encode(source, **given), **given), {}
         for _ in range(new):
             hidden = step(tokens, cache=cache, **given)
-            tokens, given = _choose(model.logits(hidden[:, -1]).float(), temperature, top_k, draw), {}
+            tokens, given = (
+                _choose(model.logits(hidden[:, -1]).float(), temperature, top_k, draw),
+                {},
+            )
             if end is not None:
                 tokens = tokens.masked_fill(ended[:, None], end)
                 ended |= tokens[:, 0] == end
@@ -86,7 +114,9 @@ def _choose(logits: Tensor, temperature: float, top_k: int | None, draw: torch.G
         return logits.argmax(-1, keepdim=True)
     if top_k is not None and top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
-    below = logits - logits.amax(-1, keepdim=True)  # else a tiny temperature makes infinities, and 0 in float32 divides
+    below = logits - logits.amax(
+        -1, keepdim=True
+    )  # else a tiny temperature makes infinities, and 0 in float32 divides
     return torch.multinomial((below / max(temperature, 1e-30)).softmax(-1), 1, generator=draw)
 
 
@@ -101,4 +131,6 @@ def at_places(model: Any, tokens: Tensor, places: Tensor, vocab: int) -> Tensor:
 def _refuse_not_finite(logits: Tensor) -> None:
     """Raises ZooError where a row has NaN or infinity; the logit of a token that is ruled out may be minus infinity."""
     if not logits.amax(-1).isfinite().all():
-        raise ZooError("the model's logits are not finite: it has diverged, or computes in too few bits for this text")
+        raise ZooError(
+            "the model's logits are not finite: it has diverged, or computes in too few bits for this text"
+        )

@@ -24,9 +24,13 @@ class Drawn(Objective):
     def __init__(self, tokenizer: Any, length: int, symbols: int) -> None:
         super().__init__(tokenizer, length)
         if not 2 <= symbols < tokenizer.vocab:
-            raise ZooError(f"objective.symbols={symbols} must be from 2 to below the tokenizer's {tokenizer.vocab}")
+            raise ZooError(
+                f"objective.symbols={symbols} must be from 2 to below the tokenizer's {tokenizer.vocab}"
+            )
         if length < 8:
-            raise ZooError(f"a task needs blocks of at least 8 tokens: loader.length={length} is too short")
+            raise ZooError(
+                f"a task needs blocks of at least 8 tokens: loader.length={length} is too short"
+            )
         self.symbols = symbols
         self.over = f"the tokens that can be known, of the {symbols} symbols of {type(self).__name__.lower()}"
 
@@ -41,7 +45,10 @@ class Drawn(Objective):
         rows = [self.draw(source, batch["tokens"].shape[1] + 1) for source in streams(batch, seed)]
         tokens, known = (np.stack(part) for part in zip(*rows, strict=True))
         labels = np.where(known, tokens, IGNORE)[:, 1:]
-        return {"tokens": torch.from_numpy(tokens[:, :-1].copy()), "labels": torch.from_numpy(labels.copy())}
+        return {
+            "tokens": torch.from_numpy(tokens[:, :-1].copy()),
+            "labels": torch.from_numpy(labels.copy()),
+        }
 
 
 @register("objective", "induction")

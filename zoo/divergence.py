@@ -21,7 +21,9 @@ class Diverged(ZooError):
 
     agreed = True
 
-    def __init__(self, config: Mapping[str, Any], step: int, what: str, value: float | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], step: int, what: str, value: float | None = None
+    ) -> None:
         clip = ["trainer.clip=1"] if config["trainer"]["clip"] is None else []
         tried = ways(config, "a lower optim.lr", "a longer schedule.warmup", "residual=pre", *clip)
         became = "was no longer a finite number" if value is None else f"became {value}"
@@ -39,7 +41,10 @@ def refuse_metrics(module: Any, metrics: Mapping[str, float], step: int) -> None
 def refuse_weights(module: Any, checkpoint: Mapping[str, Any]) -> None:
     """Raises Diverged, on all ranks, where a checkpoint has on one of them a number that is not finite."""
     strategy = module.trainer.strategy
-    kept = [(name, sharding.local(tensor), bound) for name, tensor, bound in storage.learned(checkpoint, module.model)]
+    kept = [
+        (name, sharding.local(tensor), bound)
+        for name, tensor, bound in storage.learned(checkpoint, module.model)
+    ]
     names = [name for name, *_ in kept]
     found = storage.not_finite(kept)
     first = len(names) if found is None else names.index(found)

@@ -24,14 +24,26 @@ class Spread:
         """rows (B,) are the indices of the blocks, nats and labels (B, T) what was said of each next token, and which it is."""
         real, length = labels.cpu() != IGNORE, labels.shape[1]
         place = rows.cpu()[:, None] * length + torch.arange(1, length + 1)
-        document = torch.searchsorted(self.starts, place) - 1  # the end-of-text that starts a document ends the one before
-        found = torch.stack([nats.cpu().double(), torch.ones_like(nats, dtype=torch.float64, device="cpu")]) * real
+        document = (
+            torch.searchsorted(self.starts, place) - 1
+        )  # the end-of-text that starts a document ends the one before
+        found = (
+            torch.stack(
+                [nats.cpu().double(), torch.ones_like(nats, dtype=torch.float64, device="cpu")]
+            )
+            * real
+        )
         self.by_document.index_add_(1, document[real], found[:, real])
         self.by_position += found.sum(1)
 
     def dumps(self) -> bytes:
         """As an npz file of four arrays, which numpy reads without pickles."""
         file = io.BytesIO()
-        np.savez(file, document_nats=self.by_document[0].numpy(), document_tokens=self.by_document[1].numpy(),
-                 position_nats=self.by_position[0].numpy(), position_tokens=self.by_position[1].numpy())
+        np.savez(
+            file,
+            document_nats=self.by_document[0].numpy(),
+            document_tokens=self.by_document[1].numpy(),
+            position_nats=self.by_position[0].numpy(),
+            position_tokens=self.by_position[1].numpy(),
+        )
         return file.getvalue()

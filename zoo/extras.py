@@ -8,9 +8,14 @@ import importlib.util
 from zoo.registry import ZooError
 
 EXTRAS = {
-    "transformers": "hf", "safetensors": "hf", "scipy": "report", "matplotlib": "report",
-    "wandb_workspaces": "report", "hydra_plugins.hydra_joblib_launcher": "launchers",
-    "hydra_plugins.hydra_submitit_launcher": "launchers", "hydra_plugins.hydra_ray_launcher": "ray",
+    "transformers": "hf",
+    "safetensors": "hf",
+    "scipy": "report",
+    "matplotlib": "report",
+    "wandb_workspaces": "report",
+    "hydra_plugins.hydra_joblib_launcher": "launchers",
+    "hydra_plugins.hydra_submitit_launcher": "launchers",
+    "hydra_plugins.hydra_ray_launcher": "ray",
 }
 
 
@@ -19,7 +24,9 @@ def missing(module: str, purpose: str) -> str | None:
     with contextlib.suppress(ModuleNotFoundError):  # of the package that it lies in
         if importlib.util.find_spec(module) is not None:
             return None
-    package, extra = next((name, extra) for name, extra in EXTRAS.items() if f"{module}.".startswith(f"{name}."))
+    package, extra = next(
+        (name, extra) for name, extra in EXTRAS.items() if f"{module}.".startswith(f"{name}.")
+    )
     name = package.split(".")[-1].replace("_", "-")
     return f"{purpose} needs {name}, which is not installed: pip install 'transformer-zoo[{extra}]'"
 

@@ -31,11 +31,21 @@ def fit(config: dict[str, Any], groups: Iterable[str], given: set[str]) -> None:
     for group in set(groups) & set(config):
         _fit(group, config[group], None, group, given)
     for when in ("first", "pattern"):
-        changes = config["arch"].get(when) if isinstance(config.get("arch"), dict) and f"arch.{when}" not in given else None
+        changes = (
+            config["arch"].get(when)
+            if isinstance(config.get("arch"), dict) and f"arch.{when}" not in given
+            else None
+        )
         for layer in changes if isinstance(changes, list) else ():
             for group, change in layer.items() if isinstance(layer, dict) else ():
                 chosen = config.get(group)
-                _fit(group, change, chosen.get("name") if isinstance(chosen, dict) else None, "", given)
+                _fit(
+                    group,
+                    change,
+                    chosen.get("name") if isinstance(chosen, dict) else None,
+                    "",
+                    given,
+                )
 
 
 def _fit(group: str, node: Any, name: str | None, path: str, given: set[str]) -> None:
@@ -43,11 +53,15 @@ def _fit(group: str, node: Any, name: str | None, path: str, given: set[str]) ->
     if not isinstance(node, dict) or group not in registry.groups():
         return
     entries = registry.entries(group)
-    options = {known: {option.name for option in fields(entry.options)} for known, entry in entries.items()}
+    options = {
+        known: {option.name for option in fields(entry.options)} for known, entry in entries.items()
+    }
     own = options.get(str(node.get("name", name)), set(node))
     for key in set(node) - own:
         here = f"{path}.{key}"
-        if any(key in others for others in options.values()) and not any(f"{word}.".startswith(f"{here}.") for word in given):
+        if any(key in others for others in options.values()) and not any(
+            f"{word}.".startswith(f"{here}.") for word in given
+        ):
             del node[key]
     for key, value in node.items():
         _fit(registry.group_within(key), value, None, f"{path}.{key}", given)
@@ -76,7 +90,11 @@ def picks(word: Override) -> list[str]:
 def spelled(word: str, parsed: Override) -> str:
     """A word about a component as Hydra must be told it: that an option may be new, and which name a choice inside it has."""
     key, mapping = parsed.key_or_group, isinstance(parsed._value, dict)
-    if chooses(key) and (parsed.is_sweep_override() or isinstance(parsed.value(), str)) and "null" not in picks(parsed):
+    if (
+        chooses(key)
+        and (parsed.is_sweep_override() or isinstance(parsed.value(), str))
+        and "null" not in picks(parsed)
+    ):
         return f"++{key}.name={word.partition('=')[2]}"
     return f"++{word}" if mapping or inside(key) else word
 
@@ -92,7 +110,9 @@ def settle(path: str, node: Any) -> None:
             continue
         if "name" not in value:
             known = ", ".join(registry.entries(group))
-            raise registry.ZooError(f"{here} is given options, but nothing is chosen there: add {here}=NAME, one of {known}")
+            raise registry.ZooError(
+                f"{here} is given options, but nothing is chosen there: add {here}=NAME, one of {known}"
+            )
         settle(here, value)
         registry.resolve(group, value)
         if value.keys() == {"name"}:

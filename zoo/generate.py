@@ -31,7 +31,10 @@ class Request:
 def main() -> None:
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
-        shown = " ".join(f"{word.name}={'PATH' if word.default == MISSING else word.default}" for word in fields(Request))
+        shown = " ".join(
+            f"{word.name}={'PATH' if word.default == MISSING else word.default}"
+            for word in fields(Request)
+        )
         print(f"usage: python -m zoo.generate {shown}\n\n{__doc__}")
         return
     request = parse(words)
@@ -56,9 +59,13 @@ def parse(words: list[str]) -> Request:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in known:
-            raise ZooError(f"unknown word {word!r}: write ckpt=PATH prompt=TEXT{did_you_mean(key, known)}")
+            raise ZooError(
+                f"unknown word {word!r}: write ckpt=PATH prompt=TEXT{did_you_mean(key, known)}"
+            )
         if key in given:
-            raise ZooError(f"{key} is given twice: write {key}=... once, in quotes where it has spaces")
+            raise ZooError(
+                f"{key} is given twice: write {key}=... once, in quotes where it has spaces"
+            )
         given[key] = value
         try:
             if key not in ("ckpt", "prompt"):  # in which OmegaConf would read ${...}

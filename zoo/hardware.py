@@ -29,9 +29,26 @@ class Device:
         return self.single if precision.startswith("32") else self.half
 
 
-def _device(half: float, single: float, memory: float, bandwidth: float, link: float, network: float,
-            reached: float, *called: str) -> Device:
-    return Device(half * TERA, single * TERA, memory * GIB, bandwidth * GB, link * GB, network * GB, reached, called)
+def _device(
+    half: float,
+    single: float,
+    memory: float,
+    bandwidth: float,
+    link: float,
+    network: float,
+    reached: float,
+    *called: str,
+) -> Device:
+    return Device(
+        half * TERA,
+        single * TERA,
+        memory * GIB,
+        bandwidth * GB,
+        link * GB,
+        network * GB,
+        reached,
+        called,
+    )
 
 
 # NVIDIA's data sheets (V100 2020, T4 2019, A100 2022, H100 2023, H200 2024, L4 and L40S 2023, RTX A6000 2022), its white papers
@@ -40,10 +57,25 @@ def _device(half: float, single: float, memory: float, bandwidth: float, link: f
 # et al. 2019 have .30 on V100; the others are a guess
 KNOWN = {
     "v100_16": _device(125, 15.7, 16, 900, 150, 6.25, 0.3, "Tesla V100-SXM2-16GB"),
-    "v100_32": _device(125, 15.7, 32, 900, 150, 6.25, 0.3, "Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB"),
+    "v100_32": _device(
+        125, 15.7, 32, 900, 150, 6.25, 0.3, "Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB"
+    ),
     "t4": _device(65, 8.1, 16, 320, 16, 1.25, 0.5, "Tesla T4"),
-    "a100_40": _device(312, 19.5, 40, 1555, 300, 25, 0.65, "NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
-    "a100_80": _device(312, 19.5, 80, 2039, 300, 25, 0.65, "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"),
+    "a100_40": _device(
+        312,
+        19.5,
+        40,
+        1555,
+        300,
+        25,
+        0.65,
+        "NVIDIA A100-SXM4-40GB",
+        "A100-SXM4-40GB",
+        "NVIDIA A100-PCIE-40GB",
+    ),
+    "a100_80": _device(
+        312, 19.5, 80, 2039, 300, 25, 0.65, "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"
+    ),
     "h100": _device(989.4, 66.9, 80, 3350, 450, 50, 0.48, "NVIDIA H100 80GB HBM3"),
     "h100_pcie": _device(756, 51.2, 80, 2000, 64, 25, 0.48, "NVIDIA H100 PCIe"),
     "h200": _device(989.4, 66.9, 140, 4800, 450, 50, 0.48, "NVIDIA H200"),
@@ -71,12 +103,19 @@ def found(called: str) -> Device | None:
 def refuse_precision(precision: str) -> None:
     """Raises ZooError for a precision that only a GPU has, where there certainly is none."""
     if precision == "16-mixed" and no_gpu():
-        raise ZooError("trainer.precision=16-mixed needs a GPU, and there is none here: give trainer.precision=bf16-mixed")
+        raise ZooError(
+            "trainer.precision=16-mixed needs a GPU, and there is none here: give trainer.precision=bf16-mixed"
+        )
 
 
 def no_gpu() -> bool:
     """Whether it is certain that torch finds no GPU here: torch is asked where it is loaded, else the kernel's devices."""
     if torch := sys.modules.get("torch"):
         return not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    devices = ("nvidia*", "nvmap", "kfd", "dxg")  # of CUDA, its small boards, ROCm, and Windows' own Linux
+    devices = (
+        "nvidia*",
+        "nvmap",
+        "kfd",
+        "dxg",
+    )  # of CUDA, its small boards, ROCm, and Windows' own Linux
     return sys.platform == "linux" and not any(any(Path("/dev").glob(device)) for device in devices)

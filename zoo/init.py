@@ -78,7 +78,9 @@ class GPT2(Normal):
 
     def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
         residual = innermost(within, Residual)
-        return self.base * (residual.depth.residuals**-0.5 if residual and name.endswith(".out.weight") else 1.0)
+        return self.base * (
+            residual.depth.residuals**-0.5 if residual and name.endswith(".out.weight") else 1.0
+        )
 
 
 @register("init", "t5")
@@ -93,7 +95,10 @@ class T5(Policy):
         if isinstance(within[-1], Position):  # a score a head, from a table as wide as the heads
             return float(cast(Any, within[0]).embed.weight.shape[-1]) ** -0.5
         attention = innermost(within, MultiHead)
-        return float(shape[-1] * (attention.width if attention and name.endswith(".q.weight") else 1)) ** -0.5
+        return (
+            float(shape[-1] * (attention.width if attention and name.endswith(".q.weight") else 1))
+            ** -0.5
+        )
 
 
 @register("init", "deepnorm")
@@ -107,7 +112,11 @@ class DeepNormGains(Policy):
         if len(within) < 3:  # embeddings and the head, which are no part of a stack
             return float(shape[-1]) ** -0.5
         residual = innermost(within, DeepNorm)
-        gain = 1.0 if residual is None or name.endswith((".q.weight", ".k.weight", ".k_rope.weight")) else residual.gain
+        gain = (
+            1.0
+            if residual is None or name.endswith((".q.weight", ".k.weight", ".k_rope.weight"))
+            else residual.gain
+        )
         return gain * (2 / (shape[-1] + shape[-2])) ** 0.5
 
 
@@ -129,7 +138,11 @@ class MaximalUpdate(Policy):
     def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
         if self._of_fixed_size(name, within):
             return self.dim**-0.5
-        narrowing = self._times(within[0]) ** -0.5 if name.endswith(("router.weight", "classes.weight")) else 1.0
+        narrowing = (
+            self._times(within[0]) ** -0.5
+            if name.endswith(("router.weight", "classes.weight"))
+            else 1.0
+        )
         return shape[-1] ** -0.5 * narrowing
 
     def rate(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
@@ -137,17 +150,23 @@ class MaximalUpdate(Policy):
 
     def settle(self, model: nn.Module) -> None:
         if isinstance(model.embed, Scaled):
-            raise ZooError("init=mup keeps embeddings of one size, and embed=scaled does not: choose embed=plain")
+            raise ZooError(
+                "init=mup keeps embeddings of one size, and embed=scaled does not: choose embed=plain"
+            )
         for module in model.modules():
             if isinstance(module, MultiHead):
                 ours = self.head_dim**0.5 / module.width
                 if module.scale not in (module.width**-0.5, ours):
-                    raise ZooError(f"init=mup sets the scale of the scores itself: leave {module.word}.scale out")
+                    raise ZooError(
+                        f"init=mup sets the scale of the scores itself: leave {module.word}.scale out"
+                    )
                 module.scale = ours
             if isinstance(module, LinearHead):
                 ours = 1 / self._times(model)
                 if module.scale not in (None, ours):
-                    raise ZooError("init=mup sets the scale of the logits itself: choose head.scaled=false")
+                    raise ZooError(
+                        "init=mup sets the scale of the logits itself: choose head.scaled=false"
+                    )
                 module.scale = ours
 
     def _times(self, model: Any) -> float:
@@ -165,11 +184,16 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
     policy = build("init", policy)
     _warn_of_scale(model, policy)
     for path, module in model.named_modules():
-        own, buffers = dict(module.named_parameters(path, recurse=False)), dict(module.named_buffers(path, recurse=False))
+        own, buffers = (
+            dict(module.named_parameters(path, recurse=False)),
+            dict(module.named_buffers(path, recurse=False)),
+        )
         constants = getattr(module, "reset_parameters", None)
         if buffers and not constants:
-            raise ZooError(f"{type(module).__name__} must set its buffer {next(iter(buffers))} in reset_parameters(), since"
-                           " a model made on the meta device has no content")
+            raise ZooError(
+                f"{type(module).__name__} must set its buffer {next(iter(buffers))} in reset_parameters(), since"
+                " a model made on the meta device has no content"
+            )
         matrices = {name: parameter for name, parameter in own.items() if parameter.ndim >= 2}
         if constants and (buffers or not matrices):
             constants()
@@ -178,8 +202,10 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
                 parameter.zero_()
         within = modules_around(model, path) if matrices else []
         for name, matrix in matrices.items():
-            drawn = [_normal(shape, policy.std(part, shape, within), derive(seed, "init", part))
-                     for part, shape in _parts(module, name, matrix)]
+            drawn = [
+                _normal(shape, policy.std(part, shape, within), derive(seed, "init", part))
+                for part, shape in _parts(module, name, matrix)
+            ]
             _fill(matrix, torch.cat(drawn) if len(drawn) > 1 else drawn[0])
 
 
@@ -187,11 +213,21 @@ def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
     """An initial std belongs to the attention's scale: without 1/√width, scores of unit queries drown the softmax."""
     made_for = "1 (smaller queries)" if policy.unscaled else "1/√width"
     for module in model.modules():
-        if isinstance(module, MultiHead) and module.width > 1 and (module.scale == 1) != policy.unscaled:
+        if (
+            isinstance(module, MultiHead)
+            and module.width > 1
+            and (module.scale == 1) != policy.unscaled
+        ):
             word = f"{module.word}.scale"
-            other = f"give {word}=1, or another init" if policy.unscaled else f"give {word}=null, or init=t5"
-            warnings.warn(f"this init is made for {word}={made_for}, but the model has {word}={module.scale:.3g}: {other}",
-                          stacklevel=3)
+            other = (
+                f"give {word}=1, or another init"
+                if policy.unscaled
+                else f"give {word}=null, or init=t5"
+            )
+            warnings.warn(
+                f"this init is made for {word}={made_for}, but the model has {word}={module.scale:.3g}: {other}",
+                stacklevel=3,
+            )
             return
 
 
@@ -209,11 +245,15 @@ def _parts(module: nn.Module, name: str, matrix: Tensor) -> Iterator[tuple[str, 
 def _fill(matrix: Tensor, values: Tensor) -> None:
     """Set a matrix, or of one in shards those of its rows that are here."""
     if isinstance(matrix, DTensor):
-        values = distribute_tensor(values.to(matrix.device), matrix.device_mesh, matrix.placements, src_data_rank=None)
+        values = distribute_tensor(
+            values.to(matrix.device), matrix.device_mesh, matrix.placements, src_data_rank=None
+        )
     matrix.copy_(values)
 
 
 def _normal(shape: torch.Size, std: float, seed: int) -> Tensor:
     """Always drawn in float32 on the CPU, so that neither the device nor the type of the parameter changes the draw."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    return torch.empty(shape, dtype=torch.float32, device="cpu").normal_(0.0, std, generator=generator)
+    return torch.empty(shape, dtype=torch.float32, device="cpu").normal_(
+        0.0, std, generator=generator
+    )

@@ -28,33 +28,67 @@ from zoo.registry import Component, ZooError, plainly
 from zoo.stack import Stack
 
 BARE: dict[str, Component] = {"norm": "none", "ffn": "none", "residual": "pre", "block": "serial"}
-FIGURES = {"forward_seconds": "time, forward", "training_seconds": "time, training",
-           "forward_bytes": "memory, forward", "training_bytes": "memory, training"}
+FIGURES = {
+    "forward_seconds": "time, forward",
+    "training_seconds": "time, training",
+    "forward_bytes": "memory, forward",
+    "training_bytes": "memory, training",
+}
 Pass = Callable[[], None]
-Curves = dict[str, dict[str, Any]]  # of each mixer, each of the figures: its values by length and its exponent
+Curves = dict[
+    str, dict[str, Any]
+]  # of each mixer, each of the figures: its values by length and its exponent
 
 
 def passes(words: Sequence[str]) -> dict[str, Callable[[int, bool], Pass]]:
     """By name of each mixer to compare, what makes a pass. Raises ZooError for a wrong word, or one that changes no mixer."""
     for word in words:
         key = word.partition("=")[0].lstrip("+")
-        if key.split(".")[0] not in ("attn", "pos", "model", "size", "arch", "hydra") or key == "arch.length":
-            raise ZooError(f"{word} changes no mixer: choose attn, pos, arch.dim or arch.heads; --lengths says how long")
+        if (
+            key.split(".")[0] not in ("attn", "pos", "model", "size", "arch", "hydra")
+            or key == "arch.length"
+        ):
+            raise ZooError(
+                f"{word} changes no mixer: choose attn, pos, arch.dim or arch.heads; --lengths says how long"
+            )
     made = config.compose(words)
     attn, pos = made["attn"], made["pos"]
     chosen = {attn["name"]: {"attn": attn, "pos": pos}}
     if "backend" in attn:
-        backends = [attn["backend"]] if any(word.startswith("attn.backend=") for word in words) else ["eager", "sdpa"]
-        others = [name for name in registry.entries("attn") if "backend" not in registry.resolve("attn", name)]
-        chosen = {f"{attn['name']}, {backend}": {"attn": attn | {"backend": backend}, "pos": pos} for backend in backends}
+        backends = (
+            [attn["backend"]]
+            if any(word.startswith("attn.backend=") for word in words)
+            else ["eager", "sdpa"]
+        )
+        others = [
+            name
+            for name in registry.entries("attn")
+            if "backend" not in registry.resolve("attn", name)
+        ]
+        chosen = {
+            f"{attn['name']}, {backend}": {"attn": attn | {"backend": backend}, "pos": pos}
+            for backend in backends
+        }
         chosen |= {name: {"attn": name, "pos": "none"} for name in others}
     model = models.build(made, device="meta")
-    return {name: partial(one_pass, BARE | parts, made["arch"], model.stacks[0].causal) for name, parts in chosen.items()}
+    return {
+        name: partial(one_pass, BARE | parts, made["arch"], model.stacks[0].causal)
+        for name, parts in chosen.items()
+    }
 
 
-def one_pass(parts: Mapping[str, Component], arch: Mapping[str, Any], causal: bool, length: int, backward: bool) -> Pass:
+def one_pass(
+    parts: Mapping[str, Component],
+    arch: Mapping[str, Any],
+    causal: bool,
+    length: int,
+    backward: bool,
+) -> Pass:
     """A pass over x (1, length, dim): as in training where it goes backward, else as in evaluation."""
-    stack, draw = Stack(parts, arch["dim"], 1, arch["heads"], length, 0.0, causal=causal), torch.Generator().manual_seed(0)
+    stack, draw = (
+        Stack(parts, arch["dim"], 1, arch["heads"], length, 0.0, causal=causal),
+        torch.Generator().manual_seed(0),
+    )
     for parameter in stack.train(backward).parameters():
         torch.nn.init.normal_(parameter, std=arch["dim"] ** -0.5, generator=draw)
     x, gradient = torch.randn(2, 1, length, arch["dim"], generator=draw).unbind()
@@ -76,12 +110,18 @@ def seconds(run: Pass) -> float:
 
 def peak(run: Pass) -> float:
     """The most bytes at once that a pass has of torch's allocator, inside its kernels too, after one that leaves gradients."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler tells of each start and stop
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # else the profiler tells of each start and stop
     run()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         run()
     events = cast(Any, profile.profiler).kineto_results.events()
-    return float(np.cumsum([event.nbytes() for event in events if event.name() == "[memory]"]).max())
+    return float(
+        np.cumsum([event.nbytes() for event in events if event.name() == "[memory]"]).max()
+    )
 
 
 def measure(words: Sequence[str], lengths: Sequence[int]) -> Curves:
@@ -89,18 +129,33 @@ def measure(words: Sequence[str], lengths: Sequence[int]) -> Curves:
     if len(lengths) < 2 or lengths[0] < 1:
         raise ZooError("--lengths needs two different numbers or more, each at least 1")
     made = passes(words)
-    found: dict[str, dict[str, list[float]]] = {name: {figure: [] for figure in FIGURES} for name in made}
+    found: dict[str, dict[str, list[float]]] = {
+        name: {figure: [] for figure in FIGURES} for name in made
+    }
     todo = [(length, name, figure) for length in lengths for name in made for figure in FIGURES]
-    for length, name, figure in progress.track(todo, "measuring", console=console.Console(stderr=True), transient=True):
+    for length, name, figure in progress.track(
+        todo, "measuring", console=console.Console(stderr=True), transient=True
+    ):
         if not sys.stderr.isatty():  # where there is no bar
-            print(f"measuring {FIGURES[figure]} of {name} at {length:,} …", file=sys.stderr, flush=True)
+            print(
+                f"measuring {FIGURES[figure]} of {name} at {length:,} …",
+                file=sys.stderr,
+                flush=True,
+            )
         try:
             how = seconds if figure.endswith("seconds") else peak
             found[name][figure].append(how(made[name](length, figure.startswith("training"))))
         except RuntimeError as error:
-            raise ZooError(f"{name} at length {length}: {registry.first_line(error)}: shorten --lengths") from error
-    return {name: {figure: {"values": values, "exponent": exponent(lengths, values)} for figure, values in each.items()}
-            for name, each in found.items()}
+            raise ZooError(
+                f"{name} at length {length}: {registry.first_line(error)}: shorten --lengths"
+            ) from error
+    return {
+        name: {
+            figure: {"values": values, "exponent": exponent(lengths, values)}
+            for figure, values in each.items()
+        }
+        for name, each in found.items()
+    }
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
@@ -110,13 +165,18 @@ def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def table(lengths: Sequence[int], curves: Curves) -> Table:
-    headings = [Column(heading, justify="right", no_wrap=True)
-                for heading in (*(f"{length:,}" for length in lengths), "exponent")]
+    headings = [
+        Column(heading, justify="right", no_wrap=True)
+        for heading in (*(f"{length:,}" for length in lengths), "exponent")
+    ]
     shown = Table(Column(no_wrap=True), *headings, box=None, padding=(0, 1, 0, 0))
     for figure, title in FIGURES.items():
         shown.add_row(f"[bold]{title}")
         for name, each in curves.items():
-            values = [f"{1e3 * value:.3g} ms" if "seconds" in figure else cost.size(value) for value in each[figure]["values"]]
+            values = [
+                f"{1e3 * value:.3g} ms" if "seconds" in figure else cost.size(value)
+                for value in each[figure]["values"]
+            ]
             shown.add_row(f"  {name}", *values, f"{each[figure]['exponent']:.2f}")
     return shown
 
@@ -125,7 +185,13 @@ def draw(figure: Any, lengths: Sequence[int], curves: Curves) -> Any:
     for axes, (kind, title) in zip(figure.subplots(2, 2).flat, FIGURES.items(), strict=True):
         unit, scale = ("ms", 1e3) if "seconds" in kind else ("MiB", 2**-20)
         for name, curve in ((name, each[kind]) for name, each in curves.items()):
-            axes.plot(lengths, scale * np.array(curve["values"]), "o-", ms=3, label=f"{name}: {curve['exponent']:.2f}")
+            axes.plot(
+                lengths,
+                scale * np.array(curve["values"]),
+                "o-",
+                ms=3,
+                label=f"{name}: {curve['exponent']:.2f}",
+            )
         coordinates.logarithmic(axes, lengths, title=title, xlabel="sequence length", ylabel=unit)
         axes.legend(fontsize="x-small", title="exponent", title_fontsize="x-small")
     return figure
@@ -133,13 +199,26 @@ def draw(figure: Any, lengths: Sequence[int], curves: Curves) -> Any:
 
 @plainly()
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m zoo.inspect", description=(__doc__ or "").split("\n\n", 1)[1])
+    parser = argparse.ArgumentParser(
+        prog="python -m zoo.inspect", description=(__doc__ or "").split("\n\n", 1)[1]
+    )
     parser.add_argument("what", choices=["complexity"], help="what is looked at")
-    parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="as for zoo.train: attn=gqa pos=rope arch.dim=256;"
-                        " attn.backend=sdpa shows this backend alone beside the recurrent mixers")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048], help="in tokens")
-    parser.add_argument("--out", type=Path, help="draw it, as .svg, .png or .pdf; needs transformer-zoo[report]")
-    parser.add_argument("--json", action="store_true", help="for programs: seconds, bytes and exponents")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD=VALUE",
+        help="as for zoo.train: attn=gqa pos=rope arch.dim=256;"
+        " attn.backend=sdpa shows this backend alone beside the recurrent mixers",
+    )
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048], help="in tokens"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="draw it, as .svg, .png or .pdf; needs transformer-zoo[report]"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="for programs: seconds, bytes and exponents"
+    )
     asked = parser.parse_intermixed_args()
     lengths = sorted(set(asked.lengths))
     figure = coordinates.canvas(asked.out, 9, 7) if asked.out else None

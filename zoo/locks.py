@@ -43,7 +43,9 @@ def _forget() -> None:
         lock.close()
 
 
-os.register_at_fork(after_in_child=_forget)  # the processes that read data outlive by seconds one that is killed
+os.register_at_fork(
+    after_in_child=_forget
+)  # the processes that read data outlive by seconds one that is killed
 
 
 @contextlib.contextmanager
@@ -51,7 +53,9 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Two processes that train in one folder would mix their runs. Raises ZooError where another does."""
     lock = take(folder / ".lock")
     if lock is None:
-        raise ZooError(f"another process is training in {folder}: wait for it, or choose another hydra.run.dir")
+        raise ZooError(
+            f"another process is training in {folder}: wait for it, or choose another hydra.run.dir"
+        )
     try:
         yield
     finally:
@@ -72,6 +76,9 @@ def free_gpu() -> int:
     """
     shown = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     for index in range(torch.cuda.device_count()):
-        if take(Path(tempfile.gettempdir()) / f"zoo-gpu-{os.getuid()}-{shown[index] if shown else index}"):
+        if take(
+            Path(tempfile.gettempdir())
+            / f"zoo-gpu-{os.getuid()}-{shown[index] if shown else index}"
+        ):
             return index
     return os.getpid() % torch.cuda.device_count()

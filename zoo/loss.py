@@ -11,31 +11,53 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LOGITS = 2**22  # in memory at a time: with fewer, adding up the head's gradients costs more than it saves
+LOGITS = (
+    2**22
+)  # in memory at a time: with fewer, adding up the head's gradients costs more than it saves
 
 
-def summed(hidden: Tensor, head: nn.Module, embedding: Tensor, labels: Tensor, ignore: int, smoothing: float) -> Tensor:
+def summed(
+    hidden: Tensor,
+    head: nn.Module,
+    embedding: Tensor,
+    labels: Tensor,
+    ignore: int,
+    smoothing: float,
+) -> Tensor:
     """Nats, summed over the labels that are not `ignore`, with label smoothing (Szegedy 2016)."""
 
     def nats(hidden: Tensor, labels: Tensor) -> Tensor:
         logits = precise(head(hidden, embedding))
-        return F.cross_entropy(logits, labels, ignore_index=ignore, reduction="sum", label_smoothing=smoothing)
+        return F.cross_entropy(
+            logits, labels, ignore_index=ignore, reduction="sum", label_smoothing=smoothing
+        )
 
     most = rows(len(embedding))
     if len(labels) <= most or torch.compiler.is_compiling():  # a compiler has its own ways
         return nats(hidden, labels)
     if not torch.is_grad_enabled():
-        return torch.stack([nats(*part) for part in zip(hidden.split(most), labels.split(most), strict=True)]).sum()
-    parameters = [parameter for parameter in (embedding, *head.parameters()) if parameter.requires_grad]
+        return torch.stack(
+            [nats(*part) for part in zip(hidden.split(most), labels.split(most), strict=True)]
+        ).sum()
+    parameters = [
+        parameter for parameter in (embedding, *head.parameters()) if parameter.requires_grad
+    ]
     return _Summed.apply(nats, most, hidden, labels, *parameters)
 
 
-def measured(hidden: Tensor, head: nn.Module, embedding: Tensor, labels: Tensor, ignore: int) -> tuple[Tensor, Tensor]:
+def measured(
+    hidden: Tensor, head: nn.Module, embedding: Tensor, labels: Tensor, ignore: int
+) -> tuple[Tensor, Tensor]:
     """Of each label: its nats, and whether it is the likeliest token."""
     found, most = [], rows(len(embedding))
     for part, wanted in zip(hidden.split(most), labels.split(most), strict=True):
         logits = precise(head(part, embedding))
-        found.append((F.cross_entropy(logits, wanted, ignore_index=ignore, reduction="none"), logits.argmax(-1) == wanted))
+        found.append(
+            (
+                F.cross_entropy(logits, wanted, ignore_index=ignore, reduction="none"),
+                logits.argmax(-1) == wanted,
+            )
+        )
     nats, right = zip(*found, strict=True)
     return torch.cat(nats), torch.cat(right)
 
@@ -54,13 +76,23 @@ class _Summed(torch.autograd.Function):
     """A sum whose gradients are made part by part, while its value is."""
 
     @staticmethod
-    def forward(ctx: Any, nats: Any, rows: int, hidden: Tensor, labels: Tensor, *parameters: Tensor) -> Tensor:
-        total, at_hidden, sums = torch.zeros((), device=hidden.device), torch.empty_like(hidden), list[Tensor | None]()
-        for part, wanted, place in zip(hidden.split(rows), labels.split(rows), at_hidden.split(rows), strict=True):
+    def forward(
+        ctx: Any, nats: Any, rows: int, hidden: Tensor, labels: Tensor, *parameters: Tensor
+    ) -> Tensor:
+        total, at_hidden, sums = (
+            torch.zeros((), device=hidden.device),
+            torch.empty_like(hidden),
+            list[Tensor | None](),
+        )
+        for part, wanted, place in zip(
+            hidden.split(rows), labels.split(rows), at_hidden.split(rows), strict=True
+        ):
             with torch.enable_grad():
                 part = part.detach().requires_grad_()
                 value = nats(part, wanted)
-            gradient, *gradients = torch.autograd.grad(value, [part, *parameters], allow_unused=True)
+            gradient, *gradients = torch.autograd.grad(
+                value, [part, *parameters], allow_unused=True
+            )
             place.copy_(gradient)
             total = total + value.detach()
             for old, new in zip(sums, gradients, strict=bool(sums)):

@@ -20,9 +20,15 @@ HUGE = 1e100  # beyond which a value is no number, nor is its square
 class Metric:
     name: str
     unit: str
-    better: Literal["lower", "higher"] | None  # None where neither is, so that no arm can be better by it
-    unigram: Callable[[Summary], float | None] | None = None  # what a model has that knows no more than each token's frequency
-    diverged: float | None = None  # what a run counts as that diverged, where there is no unigram model to compare with
+    better: (
+        Literal["lower", "higher"] | None
+    )  # None where neither is, so that no arm can be better by it
+    unigram: Callable[[Summary], float | None] | None = (
+        None  # what a model has that knows no more than each token's frequency
+    )
+    diverged: float | None = (
+        None  # what a run counts as that diverged, where there is no unigram model to compare with
+    )
     share: bool = False  # whether it is a share of one already, of which per cent would be misread
 
     @property
@@ -52,7 +58,10 @@ def _perplexity(summary: Summary) -> float | None:
 
 
 def _bits_per_byte(summary: Summary) -> float | None:
-    nats, text = unigram_nats(summary), ((summary.get("data") or {}).get("splits") or {}).get("val") or {}
+    nats, text = (
+        unigram_nats(summary),
+        ((summary.get("data") or {}).get("splits") or {}).get("val") or {},
+    )
     tokens, size = number(text.get("tokens")), number(text.get("bytes"))
     return nats / math.log(2) * tokens / size if nats is not None and tokens and size else None
 
@@ -76,7 +85,9 @@ def of(name: str) -> Metric:
     if name not in METRICS:
         raise ZooError(f"metric={name}: no run measures it{did_you_mean(name, _judging())}")
     if METRICS[name].better is None:
-        raise ZooError(f"metric={name}: neither more nor less of it is better: choose one of {', '.join(_judging())}")
+        raise ZooError(
+            f"metric={name}: neither more nor less of it is better: choose one of {', '.join(_judging())}"
+        )
     return METRICS[name]
 
 

@@ -13,9 +13,9 @@ from zoo.registry import ZooError
 
 HONOURED = {  # what a mixer can honour, and what is to be said of one that does not
     "rotate": "has no queries and keys to rotate, so that this pos would do nothing: choose pos=none, or one that is added to"
-              " the embeddings (pos=sinusoidal, learned)",
+    " the embeddings (pos=sinusoidal, learned)",
     "bias": "has no scores to add to, so that this pos would do nothing: choose pos=none, or one that is added to the"
-            " embeddings (pos=sinusoidal, learned)",
+    " embeddings (pos=sinusoidal, learned)",
     "padding": "reads padding as if it were text: give it sequences of one length, or choose attn=mha",
     "documents": "does not keep documents apart: choose loader.isolate=false, or attn=mha",
     "both_sides": "reads earlier tokens only: choose arch=decoder, or attn=mha",

@@ -22,11 +22,23 @@ class Model(nn.Module):
     """What the families share: the embedding, the head, and the numbers that both and the stack are made with."""
 
     family = "decoder"  # which objectives it serves, and what it is used for
-    token_ids: Mapping[str, Any] = {}  # of start, end and padding, where the weights came from transformers
-    entrances: tuple[str, ...]  # beside forward; none calls another, at whose end FSDP2 would let go of the weights
+    token_ids: Mapping[
+        str, Any
+    ] = {}  # of start, end and padding, where the weights came from transformers
+    entrances: tuple[
+        str, ...
+    ]  # beside forward; none calls another, at whose end FSDP2 would let go of the weights
 
-    def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, vocab: int | None,
-                 dropout: float) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        dim: int,
+        layers: int,
+        heads: int,
+        length: int,
+        vocab: int | None,
+        dropout: float,
+    ) -> None:
         super().__init__()
         for name, value in {"dim": dim, "layers": layers, "heads": heads, "length": length}.items():
             if value < 1:
@@ -41,7 +53,9 @@ class Model(nn.Module):
 
     def logits(self, hidden: Tensor, places: Tensor | None = None) -> Tensor:
         """(..., dim) -> (..., vocab); or (B, Q, dim) -> (N, vocab), of these (N,) of the B·Q places alone."""
-        return self.head(hidden if places is None else hidden.flatten(0, 1)[places], self.embed.weight)
+        return self.head(
+            hidden if places is None else hidden.flatten(0, 1)[places], self.embed.weight
+        )
 
     def read(self, hidden: Tensor, what: Read | None, places: Tensor | None = None) -> Any:
         """The logits at these places, or what a function makes of the hidden states there (N, dim), head and embedding."""
@@ -71,20 +85,47 @@ class OneStack(Model):
     causal: bool
     entrances = ("hidden", "logits")
 
-    def __init__(self, parts: Parts, *, dim: int = 128, layers: int = 4, heads: int = 4, length: int = 256,
-                 vocab: int | None = None, dropout: float = 0.0, first: list[Any] = [], pattern: list[Any] = [],  # noqa: B006
-                 opening_norm: bool = False) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        dim: int = 128,
+        layers: int = 4,
+        heads: int = 4,
+        length: int = 256,
+        vocab: int | None = None,
+        dropout: float = 0.0,
+        first: list[Any] = [],  # noqa: B006
+        pattern: list[Any] = [],  # noqa: B006
+        opening_norm: bool = False,
+    ) -> None:
         super().__init__(parts, dim, layers, heads, length, vocab, dropout)
-        self.stack = Stack(self.layered, dim, layers, heads, length, dropout, causal=self.causal, first=first,
-                           pattern=pattern, opening_norm=opening_norm)
+        self.stack = Stack(
+            self.layered,
+            dim,
+            layers,
+            heads,
+            length,
+            dropout,
+            causal=self.causal,
+            first=first,
+            pattern=pattern,
+            opening_norm=opening_norm,
+        )
 
     def hidden(self, tokens: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
         """tokens (B, Q) -> hidden states (B, Q, dim), after the closing norm; `given` as in forward."""
         segments = given.pop("segments", None)
         return self.stack(self.embed(tokens, segments), padding_mask, **given)
 
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, places: Tensor | None = None,
-                read: Read | None = None, **given: Any) -> Any:
+    def forward(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        places: Tensor | None = None,
+        read: Read | None = None,
+        **given: Any,
+    ) -> Any:
         """tokens (B, Q) -> logits (B, Q, vocab), or where `places` (N,) names some of the B·Q, of these alone (N, vocab).
 
         padding_mask (B, Q) is True where there is a token, on either side. May be given by name: positions (B, Q) and
@@ -125,35 +166,92 @@ class EncoderDecoder(Model):
     family = "encoder_decoder"
     entrances = ("encode", "decode", "logits")
 
-    def __init__(self, parts: Parts, *, dim: int = 128, layers: int = 4, heads: int = 4, length: int = 256,
-                 vocab: int | None = None, dropout: float = 0.0, first: list[Any] = [], pattern: list[Any] = [],  # noqa: B006
-                 opening_norm: bool = False, decoder_layers: int | None = None, cross: Component = "mha") -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        dim: int = 128,
+        layers: int = 4,
+        heads: int = 4,
+        length: int = 256,
+        vocab: int | None = None,
+        dropout: float = 0.0,
+        first: list[Any] = [],  # noqa: B006
+        pattern: list[Any] = [],  # noqa: B006
+        opening_norm: bool = False,
+        decoder_layers: int | None = None,
+        cross: Component = "mha",
+    ) -> None:
         super().__init__(parts, dim, layers, heads, length, vocab, dropout)
         below = layers if decoder_layers is None else decoder_layers
         if below < 1:
             raise ZooError(f"arch.decoder_layers must be at least 1, not {below}")
         if cross is None:
-            raise ZooError("arch=encoder_decoder needs arch.cross, by which its decoder reads: mha, gqa or mqa")
+            raise ZooError(
+                "arch=encoder_decoder needs arch.cross, by which its decoder reads: mha, gqa or mqa"
+            )
         changes: Any = {"first": first, "pattern": pattern, "opening_norm": opening_norm}
-        self.encoder = Stack(self.layered, dim, layers, heads, length, dropout, causal=False, reader=3 * below, **changes)
-        self.decoder = Stack(self.layered, dim, below, heads, length, dropout, causal=True, reads=cross, **changes)
+        self.encoder = Stack(
+            self.layered,
+            dim,
+            layers,
+            heads,
+            length,
+            dropout,
+            causal=False,
+            reader=3 * below,
+            **changes,
+        )
+        self.decoder = Stack(
+            self.layered, dim, below, heads, length, dropout, causal=True, reads=cross, **changes
+        )
 
     def encode(self, tokens: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
         """tokens (B, M) -> memory (B, M, dim)."""
         return self.encoder(self.embed(tokens), padding_mask, **given)
 
-    def decode(self, decoder_tokens: Tensor, memory: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
+    def decode(
+        self,
+        decoder_tokens: Tensor,
+        memory: Tensor,
+        padding_mask: Tensor | None = None,
+        **given: Any,
+    ) -> Tensor:
         """decoder_tokens (B, Q), memory (B, M, dim) with its padding_mask (B, M) -> hidden states (B, Q, dim)."""
-        return self.decoder(self.embed(decoder_tokens), memory=memory, memory_padding=padding_mask, **given)
+        return self.decoder(
+            self.embed(decoder_tokens), memory=memory, memory_padding=padding_mask, **given
+        )
 
-    def hidden(self, tokens: Tensor, decoder_tokens: Tensor, padding_mask: Tensor | None = None, *,
-               decoder_padding_mask: Tensor | None = None, trace: Any = None, cache: Cache | None = None) -> Tensor:
+    def hidden(
+        self,
+        tokens: Tensor,
+        decoder_tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        decoder_padding_mask: Tensor | None = None,
+        trace: Any = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
         """Hidden states (B, Q, dim) of the decoder."""
         memory = self.encode(tokens, padding_mask, trace=trace)
-        return self.decode(decoder_tokens, memory, padding_mask, padding=decoder_padding_mask, trace=trace, cache=cache)
+        return self.decode(
+            decoder_tokens,
+            memory,
+            padding_mask,
+            padding=decoder_padding_mask,
+            trace=trace,
+            cache=cache,
+        )
 
-    def forward(self, tokens: Tensor, decoder_tokens: Tensor, padding_mask: Tensor | None = None, *,
-                read: Read | None = None, **given: Any) -> Any:
+    def forward(
+        self,
+        tokens: Tensor,
+        decoder_tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        read: Read | None = None,
+        **given: Any,
+    ) -> Any:
         """tokens (B, M) and decoder_tokens (B, Q) -> logits (B, Q, vocab).
 
         padding_mask (B, M) is True where there is a token of the first sequence, on either side. May be given by name:
@@ -176,7 +274,9 @@ def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> A
             model = model.to_empty(device=device)
         except RuntimeError as error:
             total = sum(parameter.numel() for parameter in model.parameters())
-            raise ZooError(f"there is not the memory for a model of {total:,} parameters ({registry.first_line(error)}):"
-                           " make it smaller; python -m zoo.cost says what one needs") from error
+            raise ZooError(
+                f"there is not the memory for a model of {total:,} parameters ({registry.first_line(error)}):"
+                " make it smaller; python -m zoo.cost says what one needs"
+            ) from error
         initialise(model, config["init"], seed)
     return model

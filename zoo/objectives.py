@@ -24,7 +24,14 @@ IGNORE = -100  # a place with no label
 MARK = "[MASK]"  # a gap in a prompt
 START = "<|start|>"  # which no text has: a decoder that reads a memory starts with it
 MEASURED = tuple(metric.name for metric in EVALUATED)  # by an evaluation
-GIVEN = ("tokens", "decoder_tokens", "padding_mask", "positions", "documents", "places")  # of a batch, to the model
+GIVEN = (
+    "tokens",
+    "decoder_tokens",
+    "padding_mask",
+    "positions",
+    "documents",
+    "places",
+)  # of a batch, to the model
 
 
 class Objective:
@@ -35,7 +42,9 @@ class Objective:
 
     serves = "decoder"  # the family of models
     extra = 0  # the ids it needs beyond the tokenizer's
-    over: str | None = None  # what the loss of an evaluation is over, where that is not the whole text
+    over: str | None = (
+        None  # what the loss of an evaluation is over, where that is not the whole text
+    )
     of_text = False  # whether its labels come as often as the text's tokens, so that to know how often is worth their entropy
     smoothing = 0.0
     pads = False  # whether what it prepares may have padding that a model must not read
@@ -61,12 +70,19 @@ class Objective:
         """
         return dict(batch)
 
-    def __call__(self, model: Any, batch: Mapping[str, Tensor], trace: Any = None) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, model: Any, batch: Mapping[str, Tensor], trace: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """The sum of the losses and the number of labelled tokens; the model writes into the trace where one is given."""
         from zoo import loss
 
         labels = self._labels(batch)
-        nats = self.through(model, batch, partial(loss.summed, labels=labels, ignore=IGNORE, smoothing=self.smoothing), trace)
+        nats = self.through(
+            model,
+            batch,
+            partial(loss.summed, labels=labels, ignore=IGNORE, smoothing=self.smoothing),
+            trace,
+        )
         return nats, (labels != IGNORE).sum()
 
     def evaluate(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,7 +90,9 @@ class Objective:
         from zoo import loss
 
         labels = self._labels(batch)
-        return *self.through(model, batch, partial(loss.measured, labels=labels, ignore=IGNORE)), labels
+        return *self.through(
+            model, batch, partial(loss.measured, labels=labels, ignore=IGNORE)
+        ), labels
 
     def through(self, model: Any, batch: Mapping[str, Tensor], what: Any, trace: Any = None) -> Any:
         """What a function makes of the hidden states wherever a logit is asked for, and of the head (zoo.loss)."""
@@ -106,18 +124,30 @@ class MaskedLM(Objective):
     serves, of_text, pads = "encoder", True, True
     extra = 1  # the mask
 
-    def __init__(self, tokenizer: Any, length: int, *, rate: float = 0.15, mask_share: float = 0.8,
-                 random_share: float = 0.1, eval_rate: float | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        length: int,
+        *,
+        rate: float = 0.15,
+        mask_share: float = 0.8,
+        random_share: float = 0.1,
+        eval_rate: float | None = None,
+    ) -> None:
         super().__init__(tokenizer, length)
         for name, value in (("rate", rate), ("eval_rate", eval_rate)):
             if value is not None and not 0 < value <= 1:
                 raise ZooError(f"objective.{name} must be above 0 and at most 1, not {value}")
         if min(mask_share, random_share) < 0 or mask_share + random_share > 1:
-            raise ZooError(f"objective.mask_share={mask_share} and objective.random_share={random_share} must be shares of 1")
+            raise ZooError(
+                f"objective.mask_share={mask_share} and objective.random_share={random_share} must be shares of 1"
+            )
         self.mask_share, self.random_share = mask_share, random_share
         self.rate = self.share = rate
         self.eval_rate = rate if eval_rate is None else eval_rate
-        self.over = f"the hidden tokens alone, {self.eval_rate:.3g} of the text, seen from both sides"
+        self.over = (
+            f"the hidden tokens alone, {self.eval_rate:.3g} of the text, seen from both sides"
+        )
         self.mask = self.vocab
 
     @property
@@ -133,14 +163,18 @@ class MaskedLM(Objective):
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """labels (B, T) are IGNORE but where chosen; places (N,) are those, of the B·T; padding_mask where there is padding."""
         tokens, real = batch["tokens"].numpy(), batch["labels"].numpy() != IGNORE
-        drawn = np.stack([source.random((3, tokens.shape[1])) for source in streams(batch, seed)], 1)  # (3, B, T)
+        drawn = np.stack(
+            [source.random((3, tokens.shape[1])) for source in streams(batch, seed)], 1
+        )  # (3, B, T)
         chosen = (drawn[0] < self.rate) & real & (tokens != self.eot)
         others = (drawn[2] * (self.vocab - 1)).astype(np.int64)
         others += others >= self.eot
         shown = np.where(drawn[1] < self.mask_share + self.random_share, others, tokens)
         shown = np.where(drawn[1] < self.mask_share, self.mask, shown)
         return _tensors(
-            tokens=np.where(chosen, shown, tokens), labels=np.where(chosen, tokens, IGNORE), places=np.flatnonzero(chosen),
+            tokens=np.where(chosen, shown, tokens),
+            labels=np.where(chosen, tokens, IGNORE),
+            places=np.flatnonzero(chosen),
             padding_mask=real,
         ) | {name: batch[name] for name in ("positions", "documents") if name in batch}
 
@@ -170,7 +204,9 @@ class Sequences(Objective):
         """tokens (B, M), of which some are real, and labels (B, Q)."""
         before = np.where(labels == IGNORE, self.eot, labels)[:, :-1]
         decoder_tokens = np.pad(before, ((0, 0), (1, 0)), constant_values=self.start)
-        return _tensors(tokens=tokens, decoder_tokens=decoder_tokens, labels=labels, padding_mask=real)
+        return _tensors(
+            tokens=tokens, decoder_tokens=decoder_tokens, labels=labels, padding_mask=real
+        )
 
     def example(self, ids: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """A text as parts to ask about, and what is missing from it."""
@@ -193,17 +229,23 @@ class SpanCorruption(Sequences):
     makes inputs and targets of one length. Targets are a sentinel and its span in reading order, then one more sentinel.
     """
 
-    def __init__(self, tokenizer: Any, length: int, *, density: float = 0.15, mean_span: float = 3.0) -> None:
+    def __init__(
+        self, tokenizer: Any, length: int, *, density: float = 0.15, mean_span: float = 3.0
+    ) -> None:
         super().__init__(tokenizer, length)
         if not 0 < density < 1 or mean_span < 1:
-            raise ZooError(f"objective.density={density} must be between 0 and 1, objective.mean_span={mean_span} at least 1")
+            raise ZooError(
+                f"objective.density={density} must be between 0 and 1, objective.mean_span={mean_span} at least 1"
+            )
         self.density, self.mean_span = density, mean_span
         self.over = f"the hidden spans and their sentinels, {density:.3g} of the text in spans of about {mean_span:.3g} tokens"
         noise, spans = self.hidden(length)
         self.inputs, self.targets, self.spans = length - noise + spans, noise + spans + 1, spans
         if not spans or self.targets > length:
-            raise ZooError(f"objective.density={density} leaves no room in blocks of loader.length={length}, which would have"
-                           f" {self.targets} targets: choose a lower density, a longer objective.mean_span or longer blocks")
+            raise ZooError(
+                f"objective.density={density} leaves no room in blocks of loader.length={length}, which would have"
+                f" {self.targets} targets: choose a lower density, a longer objective.mean_span or longer blocks"
+            )
         self.share = self.targets / (self.inputs + self.targets)
         self.sentinel = self.start + 1  # the first of them
         self.extra = 1 + spans + 1
@@ -211,7 +253,9 @@ class SpanCorruption(Sequences):
     @property
     def named(self) -> dict[str, int]:
         """The sentinels go by T5's names."""
-        return super().named | {f"<extra_id_{number}>": self.sentinel + number for number in range(self.spans + 1)}
+        return super().named | {
+            f"<extra_id_{number}>": self.sentinel + number for number in range(self.spans + 1)
+        }
 
     def hidden(self, length: int) -> tuple[int, int]:
         """How many tokens of so many are hidden, and in how many spans."""
@@ -223,7 +267,9 @@ class SpanCorruption(Sequences):
         noise, spans = self.hidden(length)
         if not spans:
             return np.zeros(length, dtype=bool)
-        lengths = np.stack([_cut(length - noise, spans, source), _cut(noise, spans, source)], 1).ravel()
+        lengths = np.stack(
+            [_cut(length - noise, spans, source), _cut(noise, spans, source)], 1
+        ).ravel()
         return np.repeat(np.tile([False, True], spans), lengths)
 
     def corrupt(self, ids: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -256,7 +302,10 @@ class SpanCorruption(Sequences):
             raise ZooError(f"this model has sentinels for {self.spans} gaps, not for {gaps}")
         source = [self.eot, *parts[0]]
         for number in range(gaps):
-            source += [self.sentinel + number, *(parts[number + 1] if number + 1 < len(parts) else [])]
+            source += [
+                self.sentinel + number,
+                *(parts[number + 1] if number + 1 < len(parts) else []),
+            ]
         return source, [self.start, self.sentinel], self.sentinel + gaps
 
     def read(self, written: Sequence[int]) -> list[list[int]]:
@@ -285,13 +334,21 @@ class Seq2Seq(Sequences):
         if not 0 <= smoothing < 1:
             raise ZooError(f"objective.smoothing must be from 0 to below 1, not {smoothing}")
         if length < 2:
-            raise ZooError(f"objective=seq2seq halves its blocks: loader.length must be at least 2, not {length}")
+            raise ZooError(
+                f"objective=seq2seq halves its blocks: loader.length must be at least 2, not {length}"
+            )
         self.smoothing = smoothing
 
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """tokens (B, T/2), decoder_tokens and labels (B, T - T/2); padding_mask (B, T/2) where there is padding."""
-        tokens, real, half = batch["tokens"].numpy(), batch["labels"].numpy() != IGNORE, self.length // 2
-        return self._batch(tokens[:, :half], np.where(real, tokens, IGNORE)[:, half:], real[:, :half])
+        tokens, real, half = (
+            batch["tokens"].numpy(),
+            batch["labels"].numpy() != IGNORE,
+            self.length // 2,
+        )
+        return self._batch(
+            tokens[:, :half], np.where(real, tokens, IGNORE)[:, half:], real[:, :half]
+        )
 
     def example(self, ids: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         half = min(len(ids), self.length) // 2
@@ -299,7 +356,9 @@ class Seq2Seq(Sequences):
 
     def ask(self, parts: Sequence[np.ndarray]) -> tuple[list[int], list[int], int]:
         if len(parts) > 1:
-            raise ZooError("this model goes on with a text, and knows no mask in it: it was trained with objective=seq2seq")
+            raise ZooError(
+                "this model goes on with a text, and knows no mask in it: it was trained with objective=seq2seq"
+            )
         return [self.eot, *parts[0]], [self.start], self.eot
 
     def read(self, written: Sequence[int]) -> list[list[int]]:
@@ -310,25 +369,53 @@ def check(config: Mapping[str, Any], model: Any) -> None:
     """Raises ZooError where a model cannot serve its run's objective, saying what to choose instead."""
     from zoo.mixer import refuse_ignored
 
-    tokenizer, length, name = build("tokenizer", config["tokenizer"]), config["loader"]["length"], config["objective"]["name"]
+    tokenizer, length, name = (
+        build("tokenizer", config["tokenizer"]),
+        config["loader"]["length"],
+        config["objective"]["name"],
+    )
     objective = build("objective", config["objective"], tokenizer, length)
     if model.family != objective.serves:
         others = sorted(entries("objective"))
-        fit = [other for other in others if build("objective", other, tokenizer, 64).serves == model.family]
-        raise ZooError(f"objective={name} is learned by arch={objective.serves}, not by arch={config['arch']['name']}: choose"
-                       f" objective={' or '.join(fit)}, or arch={objective.serves}")
+        fit = [
+            other
+            for other in others
+            if build("objective", other, tokenizer, 64).serves == model.family
+        ]
+        raise ZooError(
+            f"objective={name} is learned by arch={objective.serves}, not by arch={config['arch']['name']}: choose"
+            f" objective={' or '.join(fit)}, or arch={objective.serves}"
+        )
     vocab = config["arch"]["vocab"]
     if model.head.width != vocab or not getattr(model.head, "of_tokens", True):
-        raise ZooError(f"objective={name} needs a logit for each of {vocab} tokens, and head={config['head']['name']} gives"
-                       f" {model.head.width} other numbers: choose head=linear or head=transform")
+        raise ZooError(
+            f"objective={name} needs a logit for each of {vocab} tokens, and head={config['head']['name']} gives"
+            f" {model.head.width} other numbers: choose head=linear or head=transform"
+        )
     if vocab < tokenizer.vocab + objective.extra:
         more = f" ids and the {objective.extra} more of objective={name}" if objective.extra else ""
-        raise ZooError(f"arch.vocab={vocab} is smaller than the tokenizer's {tokenizer.vocab}{more}")
-    if config["loader"]["eval_length"] not in (None, length) and objective.serves == "encoder_decoder":
-        raise ZooError(f"objective={name} is made for blocks of one length: leave loader.eval_length out")
+        raise ZooError(
+            f"arch.vocab={vocab} is smaller than the tokenizer's {tokenizer.vocab}{more}"
+        )
+    if (
+        config["loader"]["eval_length"] not in (None, length)
+        and objective.serves == "encoder_decoder"
+    ):
+        raise ZooError(
+            f"objective={name} is made for blocks of one length: leave loader.eval_length out"
+        )
     if config["loader"]["isolate"] and objective.serves == "encoder_decoder":
-        raise ZooError(f"objective={name} cannot keep the documents of a block apart: choose loader.isolate=false")
-    asked = [what for what, wanted in (("padding", objective.pads), ("documents", config["loader"]["isolate"])) if wanted]
+        raise ZooError(
+            f"objective={name} cannot keep the documents of a block apart: choose loader.isolate=false"
+        )
+    asked = [
+        what
+        for what, wanted in (
+            ("padding", objective.pads),
+            ("documents", config["loader"]["isolate"]),
+        )
+        if wanted
+    ]
     for stack in model.stacks:
         refuse_ignored(asked, stack.honoured)
 

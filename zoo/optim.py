@@ -37,10 +37,21 @@ def parameter_groups(model: nn.Module, init: Component = "fan_in") -> list[Group
             if parameter.requires_grad and parameter not in known:
                 known.add(parameter)
                 matrix = parameter.ndim >= 2
-                factor = policy.rate(f"{path}.{name}", parameter.shape, modules_around(model, path)) if matrix else 1.0
+                factor = (
+                    policy.rate(f"{path}.{name}", parameter.shape, modules_around(model, path))
+                    if matrix
+                    else 1.0
+                )
                 rows: Any = getattr(module, "rows", {}) if matrix else {}
-                groups.append({"params": [parameter], "decays": matrix, "factor": factor, "rows": tuple(rows.values()),
-                               "hidden": matrix and "blocks" in path.split(".")})
+                groups.append(
+                    {
+                        "params": [parameter],
+                        "decays": matrix,
+                        "factor": factor,
+                        "rows": tuple(rows.values()),
+                        "hidden": matrix and "blocks" in path.split("."),
+                    }
+                )
     return groups
 
 
@@ -50,9 +61,14 @@ def states(model: nn.Module, optimizer: Component, init: Component) -> int:
     Raises ZooError for an optimiser that cannot be made, or not for this model.
     """
     groups = parameter_groups(model, init)
-    small = [group | {"params": [torch.zeros([1] * parameter.ndim) for parameter in group["params"]]} for group in groups]
+    small = [
+        group | {"params": [torch.zeros([1] * parameter.ndim) for parameter in group["params"]]}
+        for group in groups
+    ]
     made = build("optim", optimizer, small)
-    return sum(made.kept(parameter.shape, group) for group in groups for parameter in group["params"])
+    return sum(
+        made.kept(parameter.shape, group) for group in groups for parameter in group["params"]
+    )
 
 
 def joined(groups: list[Group], lr: float, weight_decay: float, *by: str) -> list[Group]:
@@ -65,16 +81,23 @@ def joined(groups: list[Group], lr: float, weight_decay: float, *by: str) -> lis
     found: dict[tuple[Any, ...], Group] = {}
     for group in groups:
         agreed = {word: group[word] for word in ("decays", "factor", *by)}
-        rate = {"lr": lr * agreed["factor"], "weight_decay": weight_decay / agreed["factor"] if agreed["decays"] else 0.0}
-        found.setdefault(tuple(agreed.values()), {"params": [], **agreed, **rate})["params"] += group["params"]
+        rate = {
+            "lr": lr * agreed["factor"],
+            "weight_decay": weight_decay / agreed["factor"] if agreed["decays"] else 0.0,
+        }
+        found.setdefault(tuple(agreed.values()), {"params": [], **agreed, **rate})["params"] += (
+            group["params"]
+        )
     return sorted(found.values(), key=lambda group: (not group["decays"], group["factor"] != 1))
 
 
 def refuse_factors(name: str, groups: list[Group]) -> None:
     """Of an optimiser whose step is sized by the matrix, where factors are for steps whose entries have one size."""
     if any(group["factor"] != 1 for group in groups):
-        raise ZooError(f"init=mup gives matrices rates for steps like Adam's, and optim={name} sizes its steps by the matrix:"
-                       " choose optim=adamw or lion, or another init")
+        raise ZooError(
+            f"init=mup gives matrices rates for steps like Adam's, and optim={name} sizes its steps by the matrix:"
+            " choose optim=adamw or lion, or another init"
+        )
 
 
 def refuse_shares(**betas: float) -> None:
@@ -88,9 +111,19 @@ def refuse_shares(**betas: float) -> None:
 class AdamW(torch.optim.AdamW):
     """AdamW (Loshchilov & Hutter 2019), torch's fused kernel; weight decay on matrices only."""
 
-    def __init__(self, groups: list[Group], *, lr: float = 2e-3, weight_decay: float = 0.1, beta1: float = 0.9,
-                 beta2: float = 0.95, eps: float = 1e-8) -> None:
-        super().__init__(joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
+    def __init__(
+        self,
+        groups: list[Group],
+        *,
+        lr: float = 2e-3,
+        weight_decay: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.95,
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(
+            joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps, fused=True
+        )
         # the kernel could undo a loss scale by itself, but clipping comes before it and needs the true gradients
         self._step_supports_amp_scaling = False
 
@@ -105,8 +138,15 @@ class Lion(torch.optim.Optimizer):
     Its rate is some three to ten times smaller than AdamW's, and its decay as much larger.
     """
 
-    def __init__(self, groups: list[Group], *, lr: float = 5e-4, weight_decay: float = 0.5, beta1: float = 0.9,
-                 beta2: float = 0.99) -> None:
+    def __init__(
+        self,
+        groups: list[Group],
+        *,
+        lr: float = 5e-4,
+        weight_decay: float = 0.5,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+    ) -> None:
         refuse_shares(beta1=beta1, beta2=beta2)
         self.beta1, self.beta2 = beta1, beta2
         super().__init__(joined(groups, lr, weight_decay), {"lr": lr})
@@ -135,11 +175,22 @@ class Adafactor(torch.optim.Adafactor):
     A step has the size of lr times the weight's own; lr falls at least as 1/√step. `clip` bounds a step before that.
     """
 
-    def __init__(self, groups: list[Group], *, lr: float = 2e-2, weight_decay: float = 0.0, beta2_decay: float = 0.8,
-                 clip: float = 1.0) -> None:
+    def __init__(
+        self,
+        groups: list[Group],
+        *,
+        lr: float = 2e-2,
+        weight_decay: float = 0.0,
+        beta2_decay: float = 0.8,
+        clip: float = 1.0,
+    ) -> None:
         refuse_factors("adafactor", groups)
-        if any(_in_shards(parameter) for group in groups for parameter in group["params"]):  # whose norms are not to be had
-            raise ZooError("optim=adafactor cannot work on shards: choose optim=adamw, lion or muon, or trainer.strategy=ddp")
+        if any(
+            _in_shards(parameter) for group in groups for parameter in group["params"]
+        ):  # whose norms are not to be had
+            raise ZooError(
+                "optim=adafactor cannot work on shards: choose optim=adamw, lion or muon, or trainer.strategy=ddp"
+            )
         super().__init__(joined(groups, lr, weight_decay), lr=lr, beta2_decay=-beta2_decay, d=clip)
 
     def kept(self, shape: torch.Size, group: Group) -> int:
@@ -157,15 +208,31 @@ class Muon(torch.optim.Optimizer):
     bfloat16 only, which most CPUs have no fast product for. Of a matrix in shards each process works out the whole step.
     """
 
-    def __init__(self, groups: list[Group], *, lr: float = 2e-3, weight_decay: float = 0.1, momentum: float = 0.95,
-                 iterations: int = 5, beta1: float = 0.9, beta2: float = 0.95, eps: float = 1e-8) -> None:
+    def __init__(
+        self,
+        groups: list[Group],
+        *,
+        lr: float = 2e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        iterations: int = 5,
+        beta1: float = 0.9,
+        beta2: float = 0.95,
+        eps: float = 1e-8,
+    ) -> None:
         refuse_factors("muon", groups)
         if not 0 <= momentum < 1 or iterations < 1:
-            raise ZooError(f"optim.momentum={momentum} must be from 0 to below 1, and optim.iterations={iterations} at least 1")
+            raise ZooError(
+                f"optim.momentum={momentum} must be from 0 to below 1, and optim.iterations={iterations} at least 1"
+            )
         self.momentum, self.iterations = momentum, iterations
         others = [group for group in groups if not group["hidden"]]
-        self.adamw = AdamW(others, lr=lr, weight_decay=weight_decay, beta1=beta1, beta2=beta2, eps=eps)
-        hidden = joined([group for group in groups if group["hidden"]], lr, weight_decay, "hidden", "rows")
+        self.adamw = AdamW(
+            others, lr=lr, weight_decay=weight_decay, beta1=beta1, beta2=beta2, eps=eps
+        )
+        hidden = joined(
+            [group for group in groups if group["hidden"]], lr, weight_decay, "hidden", "rows"
+        )
         super().__init__([*self.adamw.param_groups, *hidden], {"lr": lr})
 
     @torch.no_grad()
@@ -185,7 +252,12 @@ class Muon(torch.optim.Optimizer):
             momentum.lerp_(gradient, 1 - self.momentum)
             step = _whole(gradient.lerp(momentum, self.momentum))  # Nesterov's
             pieces = step.split(list(group["rows"]) or [len(step)])
-            move = torch.cat([0.2 * max(piece.shape) ** 0.5 * orthogonal(piece, self.iterations) for piece in pieces])
+            move = torch.cat(
+                [
+                    0.2 * max(piece.shape) ** 0.5 * orthogonal(piece, self.iterations)
+                    for piece in pieces
+                ]
+            )
             weight.mul_(1 - group["lr"] * group["weight_decay"])
             weight.sub_(_cut_as(weight, move.to(weight.dtype)), alpha=group["lr"])
 
@@ -203,10 +275,24 @@ class ScheduleFree(AdamWScheduleFreeReference):
     """
 
     schedule = "constant"  # what it is made for
-    progress = ("k", "train_mode", "weight_sum", "lr_max", "scheduled_lr")  # in its groups, and no options
+    progress = (
+        "k",
+        "train_mode",
+        "weight_sum",
+        "lr_max",
+        "scheduled_lr",
+    )  # in its groups, and no options
 
-    def __init__(self, groups: list[Group], *, lr: float = 5e-3, weight_decay: float = 0.1, beta1: float = 0.9,
-                 beta2: float = 0.95, eps: float = 1e-8) -> None:
+    def __init__(
+        self,
+        groups: list[Group],
+        *,
+        lr: float = 5e-3,
+        weight_decay: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.95,
+        eps: float = 1e-8,
+    ) -> None:
         refuse_shares(beta1=beta1, beta2=beta2)
         super().__init__(joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps)
         self.train()
@@ -260,11 +346,15 @@ def _called(closure: Callable[[], Any] | None) -> Any:
         return None if closure is None else closure()
 
 
-def _with_gradients(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+def _with_gradients(
+    optimizer: torch.optim.Optimizer, group: Group
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """The weights of a group that have a gradient, the gradients, and the momenta, which start at zero."""
     weights = [weight for weight in group["params"] if weight.grad is not None]
     for weight in weights:
         if "momentum" not in optimizer.state[weight]:
-            optimizer.state[weight]["momentum"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+            optimizer.state[weight]["momentum"] = torch.zeros_like(
+                weight, memory_format=torch.preserve_format
+            )
     momenta = [optimizer.state[weight]["momentum"] for weight in weights]
     return weights, [cast(Tensor, weight.grad) for weight in weights], momenta

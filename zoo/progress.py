@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 QUICK = 0.5  # seconds; what takes less is not spoken of
-TERMINAL, ELSEWHERE = 1.0, 10.0  # seconds between two states of the line on a terminal, and between two lines elsewhere
+TERMINAL, ELSEWHERE = (
+    1.0,
+    10.0,
+)  # seconds between two states of the line on a terminal, and between two lines elsewhere
 
 
 def is_first_process() -> bool:
@@ -20,7 +23,9 @@ def is_first_process() -> bool:
 
 
 @contextlib.contextmanager
-def doing(what: str, total: int = 0, stream: TextIO | None = None) -> Iterator[Callable[[int], None]]:
+def doing(
+    what: str, total: int = 0, stream: TextIO | None = None
+) -> Iterator[Callable[[int], None]]:
     """Say what is done within it, if that takes more than a moment; on rank 0 only.
 
     Of work on `total` bytes it says how far it is and MB/s: the function that is yielded is told of each piece's bytes. The

@@ -18,7 +18,17 @@ from typing import Any
 
 from zoo import registry
 
-PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "wandb", "pyarrow", "tokenizers", "numpy", "transformer-zoo")
+PACKAGES = (
+    "torch",
+    "lightning",
+    "torchmetrics",
+    "hydra-core",
+    "wandb",
+    "pyarrow",
+    "tokenizers",
+    "numpy",
+    "transformer-zoo",
+)
 COMMON = "zoo.run"  # with all that it imports: what every run uses, whatever it chooses
 
 
@@ -27,7 +37,10 @@ def git_sha() -> str | None:
     folder = Path(__file__).parent
     if _is_ignored(folder):
         return None
-    return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip() or None
+    return (
+        _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip()
+        or None
+    )
 
 
 def versions() -> dict[str, str]:
@@ -42,7 +55,12 @@ def hardware() -> dict[str, Any]:
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": gpu}
+    return {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+    }
 
 
 def sources(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,17 +69,30 @@ def sources(config: Mapping[str, Any]) -> dict[str, Any]:
 
     A file is read once a process, when it is first used: what is edited later is not what this process runs.
     """
-    components = {f"{group}={name}": registry.entry(group, name).module for group, name in chosen(config)}
-    modules = sorted({inner for module in {COMMON, *components.values()} for inner in closure(module)})
+    components = {
+        f"{group}={name}": registry.entry(group, name).module for group, name in chosen(config)
+    }
+    modules = sorted(
+        {inner for module in {COMMON, *components.values()} for inner in closure(module)}
+    )
     files = {module: digest for module in modules if (digest := _digest(module))}
-    roots = {module.split(".")[0]: module for module in modules if module == COMMON or module in components.values()}
-    packages = {name: _package(name, module, tuple(files)) for name, module in sorted(roots.items())}
+    roots = {
+        module.split(".")[0]: module
+        for module in modules
+        if module == COMMON or module in components.values()
+    }
+    packages = {
+        name: _package(name, module, tuple(files)) for name, module in sorted(roots.items())
+    }
     return {"components": components, "files": files, "packages": packages}
 
 
 def earlier(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, str]]:
     """The hashes of the files that a run which goes on was begun with, where they were others."""
-    kept, last = list(before.get("earlier_sources") or []), (before.get("sources") or {}).get("files")
+    kept, last = (
+        list(before.get("earlier_sources") or []),
+        (before.get("sources") or {}).get("files"),
+    )
     return [*kept, last] if last and last != now["files"] else kept
 
 
@@ -98,7 +129,9 @@ def _beside(name: str, module: str) -> bool:
     if "." in module:
         return name.split(".")[0] == module.split(".")[0]
     here, top = _file(module), name.split(".")[0]
-    return here is not None and (name == module or any((here.parent / place).exists() for place in (f"{top}.py", top)))
+    return here is not None and (
+        name == module or any((here.parent / place).exists() for place in (f"{top}.py", top))
+    )
 
 
 @functools.cache
@@ -110,8 +143,11 @@ def _file(module: str) -> Path | None:
     parent, _, name = module.rpartition(".")
     package = _file(parent) if parent else None
     if parent:
-        places = [] if package is None or package.name != "__init__.py" else [
-            package.parent / f"{name}.py", package.parent / name / "__init__.py"]
+        places = (
+            []
+            if package is None or package.name != "__init__.py"
+            else [package.parent / f"{name}.py", package.parent / name / "__init__.py"]
+        )
         return next((place for place in places if place.is_file()), None)
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
@@ -134,7 +170,9 @@ def _imports(module: str) -> tuple[str, ...]:
         if isinstance(node, ast.Import):
             found |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            above = (
+                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            )
             base = ".".join([*above, *([node.module] if node.module else [])])
             found |= dict.fromkeys([base, *(f"{base}.{alias.name}" for alias in node.names)])
     return tuple(found)
@@ -156,11 +194,23 @@ def _package(name: str, module: str, modules: tuple[str, ...]) -> dict[str, Any]
     if _is_ignored(folder):
         return {"version": _version(name), "commit": None, "changed": []}
     root = Path(_git(folder, "rev-parse", "--show-toplevel").strip() or ".")
-    status = _git(folder, "status", "--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--", ".")
+    status = _git(
+        folder,
+        "status",
+        "--porcelain",
+        "-z",
+        "--untracked-files=all",
+        "--ignored=matching",
+        "--",
+        ".",
+    )
     changed = {(root / entry[3:]).resolve() for entry in status.split("\0")}
     commit = _git(folder, "rev-parse", "HEAD").strip() or None
-    return {"version": None if commit else _version(name), "commit": commit,
-            "changed": [inner for inner in modules if _file(inner) in changed]}
+    return {
+        "version": None if commit else _version(name),
+        "commit": commit,
+        "changed": [inner for inner in modules if _file(inner) in changed],
+    }
 
 
 def _version(package: str) -> str | None:
@@ -177,6 +227,10 @@ def _is_ignored(folder: Path) -> bool:
 
 def _git(folder: Path, *arguments: str) -> str:
     with contextlib.suppress(OSError):
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
-        return os.fsdecode(done.stdout) if done.returncode == 0 else ""  # names of files, which need not be UTF-8
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, check=False
+        )
+        return (
+            os.fsdecode(done.stdout) if done.returncode == 0 else ""
+        )  # names of files, which need not be UTF-8
     return ""

@@ -5,9 +5,15 @@ from __future__ import annotations
 import logging
 import warnings
 
-REMARKS = (".*does not have many workers.*", ".*sync_dist=True.*", ".*find_unused_parameters.*",
-           ".*Checkpoint directory .* exists.*", ".*treespec.*", ".*isinstance.*",
-           ".*AMP with fp16 is not supported on CPU.*")  # for this zoo.run refuses, in a sentence
+REMARKS = (
+    ".*does not have many workers.*",
+    ".*sync_dist=True.*",
+    ".*find_unused_parameters.*",
+    ".*Checkpoint directory .* exists.*",
+    ".*treespec.*",
+    ".*isinstance.*",
+    ".*AMP with fp16 is not supported on CPU.*",
+)  # for this zoo.run refuses, in a sentence
 
 
 def lightning() -> None:

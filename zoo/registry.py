@@ -32,7 +32,9 @@ from omegaconf.errors import OmegaConfBaseException
 from zoo import contracts
 
 TOO_LARGE = 2**31  # for a size or a number of things: torch, too, counts in 64 bits
-Component = Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
+Component = (
+    Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
+)
 
 
 class ZooError(CompactHydraException, ValueError):
@@ -55,7 +57,11 @@ def plainly() -> Iterator[None]:
             sys.exit(1)
         reason = error.strerror or first_line(error)
         advice = "free some" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
-        sys.exit(f"error: {reason}" if error.filename is None else f"error: {error.filename} ({reason}): {advice}")
+        sys.exit(
+            f"error: {reason}"
+            if error.filename is None
+            else f"error: {error.filename} ({reason}): {advice}"
+        )
 
 
 @dataclass(frozen=True)
@@ -71,9 +77,16 @@ class Entry:
 
     def defaults(self) -> dict[str, Any]:
         """The name and every option's default, as plain values."""
-        values = {option.name: option.default if option.default_factory is NONE else option.default_factory()
-                  for option in fields(self.options)}
-        return {name: value.name if isinstance(value, enum.Enum) else value for name, value in values.items()}
+        values = {
+            option.name: option.default
+            if option.default_factory is NONE
+            else option.default_factory()
+            for option in fields(self.options)
+        }
+        return {
+            name: value.name if isinstance(value, enum.Enum) else value
+            for name, value in values.items()
+        }
 
     def load(self) -> Callable[..., Any]:
         if self.factory is None:
@@ -85,7 +98,9 @@ class Entry:
 
 _entries: dict[str, dict[str, Entry]] = {}
 _fitting: set[tuple[str, str]] = set()  # those that have been seen to be what their group asks for
-_resolved: dict[tuple[str, str], dict[str, Any]] = {}  # a deep model asks the same for each of its layers
+_resolved: dict[
+    tuple[str, str], dict[str, Any]
+] = {}  # a deep model asks the same for each of its layers
 
 
 def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[[Any], Any]:
@@ -104,7 +119,9 @@ def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[
                 signature.bind(*wiring, **preset, **options)
             except TypeError as error:
                 wanted = contracts.wiring(group)
-                raise ZooError(f"{group}={name} must take {wanted} beside its options: {error}") from error
+                raise ZooError(
+                    f"{group}={name} must take {wanted} beside its options: {error}"
+                ) from error
             return obj(*wiring, **preset, **options)
 
         about_ = about or inspect.getdoc(obj) or ""
@@ -142,7 +159,9 @@ def resolve(group: str, choice: Component) -> dict[str, Any]:
     """A choice (a name, or a mapping with a name) with every option filled in and its type checked."""
     if not isinstance(choice, str | Mapping):
         example = next(iter(entries(group)))
-        raise ZooError(f"{group} must be a name or a mapping with one, as {example} or {{name: {example}}}, not {choice!r}")
+        raise ZooError(
+            f"{group} must be a name or a mapping with one, as {example} or {{name: {example}}}, not {choice!r}"
+        )
     chosen = {"name": choice} if isinstance(choice, str) else dict(choice)
     key = (group, repr(chosen))
     if key not in _resolved:
@@ -155,30 +174,43 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
     names = [option.name for option in fields(found.options)]
     for key in chosen:
         if key not in names:
-            raise ZooError(f"{group}={found.name} has no option {key!r}{did_you_mean(key, names[1:])}")
+            raise ZooError(
+                f"{group}={found.name} has no option {key!r}{did_you_mean(key, names[1:])}"
+            )
     plain = held(found.options, chosen, f"{group}.")
     missing = OmegaConf.missing_keys(plain)
     if missing:
-        raise ZooError(f"{group}={found.name} needs {', '.join(f'{group}.{key}=...' for key in sorted(missing))}")
+        raise ZooError(
+            f"{group}={found.name} needs {', '.join(f'{group}.{key}=...' for key in sorted(missing))}"
+        )
     for option, value in plain.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ZooError(f"{group}.{option}={value} must be a finite number")
         if isinstance(value, int) and abs(value) >= TOO_LARGE:
-            raise ZooError(f"{group}.{option} is more than any model has: at most {TOO_LARGE - 1:,}")
+            raise ZooError(
+                f"{group}.{option} is more than any model has: at most {TOO_LARGE - 1:,}"
+            )
     return plain
 
 
 def held(schema: type, values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """These values, held to the types of a dataclass. Raises ZooError, whose words begin with path and key."""
     try:
-        plain: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(schema), values), enum_to_str=True)
+        plain: Any = OmegaConf.to_container(
+            OmegaConf.merge(OmegaConf.structured(schema), values), enum_to_str=True
+        )
     except OmegaConfBaseException as error:
         raise ZooError(f"{path}{error.full_key or error.key}: {first_line(error)}") from error
     except OverflowError as error:  # OmegaConf's, for a number of hundreds of digits
-        largest = max((key for key, value in values.items() if isinstance(value, int)), key=lambda key: abs(values[key]))
+        largest = max(
+            (key for key, value in values.items() if isinstance(value, int)),
+            key=lambda key: abs(values[key]),
+        )
         raise ZooError(f"{path}{largest}: {first_line(error)}") from error
     for key, value in plain.items():
-        if isinstance(value, str) and "${" in value:  # in a loaded file it could read the environment
+        if (
+            isinstance(value, str) and "${" in value
+        ):  # in a loaded file it could read the environment
             raise ZooError(f"{path}{key}={value!r} is not a plain value")
     return {str(key): value for key, value in plain.items()}
 
@@ -196,10 +228,14 @@ def build(group: str, choice: Component, *wiring: Any) -> Any:
     except ZooError:
         raise
     except (ValueError, RuntimeError, ArithmeticError) as error:
-        raise ZooError(f"{group}={name} cannot be made with these options: {first_line(error)}") from error
+        raise ZooError(
+            f"{group}={name} cannot be made with these options: {first_line(error)}"
+        ) from error
     if made is not None and (group, name) not in _fitting:  # None is a layer without this part
         if wrong := contracts.misfit(group, made):
-            raise ZooError(f"{group}={name} from {entry(group, name).module} cannot be used: {wrong}")
+            raise ZooError(
+                f"{group}={name} from {entry(group, name).module} cannot be used: {wrong}"
+            )
         _fitting.add((group, name))
     return made
 
@@ -222,13 +258,23 @@ def command(module: str, *overrides: str) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the closest known word where one is close, and all of them."""
     known = [str(k) for k in known]
-    close = difflib.get_close_matches(word, known, 1, cutoff=0.5) or [k for k in known if sorted(k) == sorted(word)]
+    close = difflib.get_close_matches(word, known, 1, cutoff=0.5) or [
+        k for k in known if sorted(k) == sorted(word)
+    ]
     hint = f": did you mean {close[0]!r}?" if close else ""
     return f"{hint} (there are: {', '.join(known)})" if known else f"{hint} (there are none)"
 
 
-def declare(group: str, name: str, module: str, about: str, signature: inspect.Signature, scope: Mapping[str, Any],
-             preset: Iterable[str], factory: Callable[..., Any] | None = None) -> None:
+def declare(
+    group: str,
+    name: str,
+    module: str,
+    about: str,
+    signature: inspect.Signature,
+    scope: Mapping[str, Any],
+    preset: Iterable[str],
+    factory: Callable[..., Any] | None = None,
+) -> None:
     known = _entries.setdefault(group, {}).get(name)
     if known and known.module != module:
         raise ZooError(f"{group}={name} is declared twice: in {known.module} and in {module}")
@@ -241,12 +287,16 @@ def declare(group: str, name: str, module: str, about: str, signature: inspect.S
     made = make_dataclass(f"{name}_options", options)
     _resolved.clear()
     _fitting.discard((group, name))
-    _entries[group][name] = Entry(group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory)
+    _entries[group][name] = Entry(
+        group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory
+    )
     # plain values, not the dataclass: a model's file may give an option that the component in its own's place has not
     # and a choice inside it as a mapping, so that an option of that can be given
     inner = [option.name for option in fields(made) if option.type is Any]
-    node = {option: {"name": value} if option in inner and isinstance(value, str) else value
-            for option, value in _entries[group][name].defaults().items()}
+    node = {
+        option: {"name": value} if option in inner and isinstance(value, str) else value
+        for option, value in _entries[group][name].defaults().items()
+    }
     ConfigStore.instance().store(group=group, name=name, node=node, provider="zoo")
 
 
@@ -256,7 +306,11 @@ def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, A
     if isinstance(kind, str):
         kind = eval(kind, dict(scope))  # noqa: S307
     default = MISSING if option.default is option.empty else option.default
-    parts = list(typing.get_args(kind)) if typing.get_origin(kind) in (Union, types.UnionType) else [kind]
+    parts = (
+        list(typing.get_args(kind))
+        if typing.get_origin(kind) in (Union, types.UnionType)
+        else [kind]
+    )
     optional = type(None) in parts
     kind = Union[tuple(part for part in parts if part is not type(None))]  # noqa: UP007
     if typing.get_origin(kind) is Literal:
@@ -268,4 +322,8 @@ def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, A
 
 
 def _scope(obj: Any) -> dict[str, Any]:
-    return getattr(inspect.unwrap(getattr(obj, "__init__", obj) if inspect.isclass(obj) else obj), "__globals__", {})
+    return getattr(
+        inspect.unwrap(getattr(obj, "__init__", obj) if inspect.isclass(obj) else obj),
+        "__globals__",
+        {},
+    )

@@ -14,8 +14,16 @@ from zoo import cost, registry, settings
 from zoo.cost import size
 from zoo.registry import ZooError
 
-NO_ROOM = ("out of memory", "can't allocate memory", "not enough memory", "Unable to allocate")  # as torch and numpy say it
-LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
+NO_ROOM = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "Unable to allocate",
+)  # as torch and numpy say it
+LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)  # of a container
 USED = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
 
 
@@ -26,10 +34,17 @@ def free(graphics: bool) -> float | None:
     found: list[float] = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(1024.0 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable"))))
+        found.append(
+            1024.0 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable")))
+        )
     for limit, used in zip(LIMITS, USED, strict=True):
         with contextlib.suppress(OSError, ValueError):  # the limit can be the word `max`
-            found.append(float(int(Path(limit).read_text(encoding="ascii")) - int(Path(used).read_text(encoding="ascii"))))
+            found.append(
+                float(
+                    int(Path(limit).read_text(encoding="ascii"))
+                    - int(Path(used).read_text(encoding="ascii"))
+                )
+            )
     return min(found, default=None)
 
 
@@ -37,8 +52,11 @@ def helps(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """The words that would each need less, and the bytes that then are needed, by the same estimate; the most helpful first."""
     loader, trainer = config["loader"], config["trainer"]
     tried: dict[str, Any] = {
-        "trainer.gradient_checkpointing": True, "trainer.precision": "bf16-mixed", "optim": "adafactor",
-        "trainer.accumulate": 2 * trainer["accumulate"], "loader.batch_size": loader["batch_size"] // 2,
+        "trainer.gradient_checkpointing": True,
+        "trainer.precision": "bf16-mixed",
+        "optim": "adafactor",
+        "trainer.accumulate": 2 * trainer["accumulate"],
+        "loader.batch_size": loader["batch_size"] // 2,
         "loader.length": loader["length"] // 2,
     }
     now, found = cost.training_memory(config), []
@@ -49,7 +67,9 @@ def helps(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             changed[node][key] = value
         else:
             changed[node] = registry.resolve(node, value)
-        with contextlib.suppress(ZooError):  # a batch that cannot be divided, a model that the optimiser is not for
+        with contextlib.suppress(
+            ZooError
+        ):  # a batch that cannot be divided, a model that the optimiser is not for
             settings.check(changed)
             found.append((f"{word}={str(value).lower()}", cost.training_memory(changed)))
     yield from sorted((pair for pair in found if pair[1] < 0.99 * now), key=lambda pair: pair[1])
@@ -58,7 +78,11 @@ def helps(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 def advice(config: Mapping[str, Any]) -> str:
     """What helps, as the end of a sentence."""
     told = [f"{words} ({size(needed)})" for words, needed in helps(config)]
-    return f"what would help, and what then is needed: {', '.join(told)}" if told else "choose a smaller model"
+    return (
+        f"what would help, and what then is needed: {', '.join(told)}"
+        if told
+        else "choose a smaller model"
+    )
 
 
 def compared(config: Mapping[str, Any], model: Any = None) -> tuple[dict[str, Any], str | None]:
@@ -87,9 +111,13 @@ def told_of(config: Mapping[str, Any]) -> Iterator[None]:
         if not is_lack(error):
             raise
         needed = size(cost.training_memory(config))
-        raise ZooError(f"out of memory (this run needs about {needed}); {advice(config)}") from error
+        raise ZooError(
+            f"out of memory (this run needs about {needed}); {advice(config)}"
+        ) from error
 
 
 def is_lack(error: BaseException) -> bool:
     """Whether an error says that the memory is not enough; torch's own is a RuntimeError."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_ROOM)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        words in str(error) for words in NO_ROOM
+    )

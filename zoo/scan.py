@@ -18,7 +18,9 @@ from typing import Any
 from zoo import registry
 
 ENTRY_POINTS = "zoo.components"
-SCOPE = vars(typing) | {"Component": registry.Component}  # what the annotation of an option may name
+SCOPE = vars(typing) | {
+    "Component": registry.Component
+}  # what the annotation of an option may name
 
 
 def discover(packages: Iterable[str]) -> None:
@@ -38,7 +40,9 @@ def scan(module: str) -> None:
     if spec is None or spec.origin is None:
         raise registry.ZooError(f"component module {module!r} not found")
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"), spec.origin)
-    top = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    top = {
+        node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
     scope = SCOPE | {name: eval(words, SCOPE) for name, words in _aliases(tree)}  # noqa: S307
     for node in top.values():
         for mark in node.decorator_list:
@@ -56,11 +60,19 @@ def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield ast.unparse(node.targets[0]), ast.unparse(node.value)
 
 
-def _signature(node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.ClassDef | ast.FunctionDef]) -> inspect.Signature:
+def _signature(
+    node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.ClassDef | ast.FunctionDef]
+) -> inspect.Signature:
     """The signature of a function, or of a class through its own or inherited __init__, as the source states it."""
     while isinstance(node, ast.ClassDef):
-        inits = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
-        parents = [top[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in top]
+        inits = [
+            item
+            for item in node.body
+            if isinstance(item, ast.FunctionDef) and item.name == "__init__"
+        ]
+        parents = [
+            top[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in top
+        ]
         if not (inits or parents):
             return inspect.Signature()
         node = (inits or parents)[0]
@@ -71,7 +83,9 @@ def _signature(node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.Class
             place = f"line {argument.lineno}: the default of option {argument.arg!r}"
             raise registry.ZooError(f"{place} must be a literal") from None
     options, defaults = node.args.kwonlyargs, node.args.kw_defaults
-    args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=options, kw_defaults=defaults, defaults=[])
+    args = ast.arguments(
+        posonlyargs=[], args=[], kwonlyargs=options, kw_defaults=defaults, defaults=[]
+    )
     bare = ast.FunctionDef(name="declared", args=args, body=[ast.Pass()], decorator_list=[])
     tree = ast.fix_missing_locations(ast.Module([bare], type_ignores=[]))
     space: dict[str, Any] = {}

@@ -17,7 +17,9 @@ Schedule = Callable[[int], float]
 @register("schedule", "cosine")
 def cosine(steps: int, *, warmup: int = 40, final: float = 0.1) -> Schedule:
     """Linear warm-up over `warmup` steps, then half a cosine down to `final` times the rate (Loshchilov & Hutter 2017)."""
-    return _falling(steps, warmup, warmup, final, lambda progress: (1 + math.cos(math.pi * progress)) / 2)
+    return _falling(
+        steps, warmup, warmup, final, lambda progress: (1 + math.cos(math.pi * progress)) / 2
+    )
 
 
 @register("schedule", "linear")
@@ -27,15 +29,24 @@ def linear(steps: int, *, warmup: int = 40, final: float = 0.0) -> Schedule:
 
 
 @register("schedule", "wsd")
-def wsd(steps: int, *, warmup: int = 40, decay: float = 0.2, final: float = 0.0,
-        shape: Literal["sqrt", "linear"] = "sqrt") -> Schedule:
+def wsd(
+    steps: int,
+    *,
+    warmup: int = 40,
+    decay: float = 0.2,
+    final: float = 0.0,
+    shape: Literal["sqrt", "linear"] = "sqrt",
+) -> Schedule:
     """Warm-up, stable, decay (MiniCPM, Hu 2024): over the last `decay` of the steps down to `final` times the rate.
 
     Down by 1 - √progress (Hägele 2024), or by a straight line. All before it is the same for any number of steps.
     """
     if not 0 <= decay <= 1:
         raise ZooError(f"schedule.decay must be a share of the steps, from 0 to 1, not {decay}")
-    falls = {"sqrt": lambda progress: 1 - math.sqrt(progress), "linear": lambda progress: 1 - progress}
+    falls = {
+        "sqrt": lambda progress: 1 - math.sqrt(progress),
+        "linear": lambda progress: 1 - progress,
+    }
     return _falling(steps, warmup, max(warmup, steps - round(decay * steps)), final, falls[shape])
 
 
@@ -54,7 +65,9 @@ def constant(steps: int, *, warmup: int = 40) -> Schedule:
     return lambda step: min((step + 1) / (warmup + 1), 1.0)
 
 
-def _falling(steps: int, warmup: int, start: int, final: float, shape: Callable[[float], float]) -> Schedule:
+def _falling(
+    steps: int, warmup: int, start: int, final: float, shape: Callable[[float], float]
+) -> Schedule:
     """Warm-up, then constant up to step `start`, then from 1 to `final` at `steps` by a shape of the progress from 0 to 1."""
     if not 0 <= final <= 1:
         raise ZooError(f"schedule.final must be from 0 to 1, not {final}")

@@ -16,7 +16,11 @@ from zoo.advice import ways
 from zoo.cost import size
 from zoo.registry import command
 
-YARDSTICKS = {"unigram": "byte frequencies", "bigram": "byte pairs", "xz": "the compressor, on this text alone"}
+YARDSTICKS = {
+    "unigram": "byte frequencies",
+    "bigram": "byte pairs",
+    "xz": "the compressor, on this text alone",
+}
 WAYS_ON = ("more steps", "another optim.lr", "a longer schedule.warmup", "residual=pre")
 TRY = {  # what to let a model do, by its objective
     "mlm": ("def [MASK]ain(", "let it fill the mask"),
@@ -28,12 +32,20 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     """Print the result of a finished run."""
     console = console or tables.console()
     metrics, yard, data = summary["metrics"], summary["yardsticks"], summary["data"]
-    result = Table(title="Validation", title_justify="left", box=None, padding=(0, 2), show_header=False)
+    result = Table(
+        title="Validation", title_justify="left", box=None, padding=(0, 2), show_header=False
+    )
     result.add_row("loss", f"{metrics['val/loss']:.4f}", "nats a token")
     result.add_row("perplexity", f"{metrics['val/perplexity']:.4g}")
-    over = summary.get("over")  # the yardsticks measure the whole text, each byte by those before it
+    over = summary.get(
+        "over"
+    )  # the yardsticks measure the whole text, each byte by those before it
     if "val/bits_per_byte" in metrics:
-        result.add_row("[bold]bits per byte", f"[bold]{metrics['val/bits_per_byte']:.3f}", f"of {over or 'the same text:'}")
+        result.add_row(
+            "[bold]bits per byte",
+            f"[bold]{metrics['val/bits_per_byte']:.3f}",
+            f"of {over or 'the same text:'}",
+        )
     for name, what in YARDSTICKS.items() if over is None else ():
         result.add_row(f"  {name}", f"{yard[name]:.3f}", what)
     cost = Table(title="Cost", title_justify="left", box=None, padding=(0, 2), show_header=False)
@@ -44,17 +56,37 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
         cost.add_row("tokens/s", f"{summary['tokens_per_second']:,.0f}")
     cost.add_row("peak memory", size(summary["peak_memory_bytes"]))
     documents = "streamed" if data["documents"] is None else f"{data['documents']:,} documents"
-    cost.add_row("data", documents, f"{size(data['bytes'])}, fingerprint {data['fingerprint'][:12]}")
+    cost.add_row(
+        "data", documents, f"{size(data['bytes'])}, fingerprint {data['fingerprint'][:12]}"
+    )
     console.print()
-    console.print(Text(", ".join(f"{group}={name}" for group, name in summary["choices"].items()), style="dim"))
+    console.print(
+        Text(
+            ", ".join(f"{group}={name}" for group, name in summary["choices"].items()), style="dim"
+        )
+    )
     tables.show(result, console)
     tables.show(cost, console)
     if summary.get("outcome") == "stuck":
-        console.print(Text(f"It has learned no more than how often each token comes ({summary['unigram_nats']:.4f} nats):"
-                           f" it is stuck, or stopped early.\nTry {ways(summary['choices'], *WAYS_ON)}.", style="yellow"))
+        console.print(
+            Text(
+                f"It has learned no more than how often each token comes ({summary['unigram_nats']:.4f} nats):"
+                f" it is stuck, or stopped early.\nTry {ways(summary['choices'], *WAYS_ON)}.",
+                style="yellow",
+            )
+        )
     if summary.get("sample"):
-        console.print(Panel(Text(summary["sample"].strip("\n")), title="a sample", title_align="left", expand=False))
-    console.print(Text.assemble(("The run is in ", ""), (str(folder), "bold"), "\n"), soft_wrap=True)
+        console.print(
+            Panel(
+                Text(summary["sample"].strip("\n")),
+                title="a sample",
+                title_align="left",
+                expand=False,
+            )
+        )
+    console.print(
+        Text.assemble(("The run is in ", ""), (str(folder), "bold"), "\n"), soft_wrap=True
+    )
     for line, what in _next(summary, folder):
         console.print(Text.assemble(("  " + line, "cyan"), f"\n      {what}"), soft_wrap=True)
 
@@ -66,7 +98,10 @@ def _next(summary: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     prompt, use = TRY.get(mine.get("objective", ""), ("def ", "let it write"))
     commands = [
         (command("zoo.generate", f"ckpt={folder}", f"prompt={prompt}"), use),
-        (command("zoo.train", "-m", *sweep, "seed=0,1,2"), "compare parts, one run for each combination"),
+        (
+            command("zoo.train", "-m", *sweep, "seed=0,1,2"),
+            "compare parts, one run for each combination",
+        ),
         (command("zoo.components"), "all the parts there are"),
     ]
     if summary.get("wandb") == "offline":

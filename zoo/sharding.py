@@ -25,7 +25,9 @@ def shard(model: Any, strategy: Sharded, seed: int) -> None:
     """
     for name, parameter in model.named_parameters():
         if not parameter.ndim:
-            raise ZooError(f"trainer.strategy=fsdp cuts parameters into rows, and {name} is a number: give it the shape (1,)")
+            raise ZooError(
+                f"trainer.strategy=fsdp cuts parameters into rows, and {name} is a number: give it the shape (1,)"
+            )
     for stack in model.stacks:
         for block in stack.blocks:
             fully_shard(block, mesh=strategy.device_mesh["data_parallel"])
@@ -55,7 +57,9 @@ class Sharded(ModelParallelStrategy):
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         return Strategy.optimizer_state(self, optimizer)
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
         """Each process writes its rows into a new folder, to which the path points once all have."""
         path, name = self.broadcast((Path(filepath), uuid.uuid4().hex[:8]))
         folder = path.with_name(f".{path.name}.{name}")
@@ -65,7 +69,9 @@ class Sharded(ModelParallelStrategy):
         if self.is_global_zero:
             storage.point(path, folder)
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         """Each process looks at its share of the parts; where a checksum differs or a number is not finite, all of them end."""
         path = Path(checkpoint_path)
         share = slice(self.global_rank, None, self.world_size)
@@ -74,9 +80,14 @@ class Sharded(ModelParallelStrategy):
         checkpoint = storage.read_checkpoint(path, whole=False)
         assert self.lightning_module is not None
         found = storage.learned(checkpoint, self.lightning_module.model)
-        mine = ((name, Rows(value.parts[share]) if isinstance(value, Rows) else value, bound) for name, value, bound in found)
+        mine = (
+            (name, Rows(value.parts[share]) if isinstance(value, Rows) else value, bound)
+            for name, value, bound in found
+        )
         finite = storage.not_finite(mine) is None
-        self._put_aside_unless(finite, path, "of a run that had diverged: not all its numbers are finite")
+        self._put_aside_unless(
+            finite, path, "of a run that had diverged: not all its numbers are finite"
+        )
         return checkpoint
 
     def _put_aside_unless(self, fine: bool, path: Path, why: str) -> None:
@@ -86,18 +97,26 @@ class Sharded(ModelParallelStrategy):
         aside = path.with_suffix(".damaged")
         if self.is_global_zero:
             path.replace(aside)
-        raise storage.Damaged(f"{path} is {why}. It is {aside.name} now, so that resume=auto goes on from the one before")
+        raise storage.Damaged(
+            f"{path} is {why}. It is {aside.name} now, so that resume=auto goes on from the one before"
+        )
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         assert self.lightning_module is not None
         own, state = self.lightning_module.state_dict(), checkpoint["state_dict"]
-        self.lightning_module.load_state_dict({name: _placed(state[name], own.get(name)) for name in state}, strict=strict)
+        self.lightning_module.load_state_dict(
+            {name: _placed(state[name], own.get(name)) for name in state}, strict=strict
+        )
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            state = {index: {key: _placed(value, parameters[index]) for key, value in entries.items()}
-                     for index, entries in saved["state"].items()}
+            parameters = [
+                parameter for group in optimizer.param_groups for parameter in group["params"]
+            ]
+            state = {
+                index: {key: _placed(value, parameters[index]) for key, value in entries.items()}
+                for index, entries in saved["state"].items()
+            }
             optimizer.load_state_dict({**saved, "state": state})
 
 
@@ -112,11 +131,17 @@ def _in_rows(value: Any) -> Any:
 
 def _placed(value: Any, like: Any) -> Any:
     """A tensor of a checkpoint as this process needs it, beside a parameter that it belongs to."""
-    if not isinstance(like, DTensor) or not isinstance(value, Tensor | Rows) or value.shape != like.shape:
+    if (
+        not isinstance(like, DTensor)
+        or not isinstance(value, Tensor | Rows)
+        or value.shape != like.shape
+    ):
         return value.whole() if isinstance(value, Rows) else value
     mesh, parts = like.device_mesh, value.parts if isinstance(value, Rows) else [value]
     if len(parts) == mesh.size():
         own = parts[mesh.get_local_rank()].to(like.device)
-        return DTensor.from_local(own, mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride())
+        return DTensor.from_local(
+            own, mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()
+        )
     whole = value.whole() if isinstance(value, Rows) else value
     return distribute_tensor(whole.to(like.device), mesh, [Shard(0)], src_data_rank=None)

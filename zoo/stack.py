@@ -25,13 +25,19 @@ MOST_LAYERS = 10_000  # ten times the deepest that was trained (Wang et al. 2022
 def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
     """These parts with some exchanged (`{norm: rms}`) or with some of their options changed (`{attn: {window: 128}}`)."""
     if not isinstance(changes, Mapping):
-        raise ZooError(f"arch.pattern is a list of changes like {{attn: {{window: 128}}}}, and {changes!r} is not one")
+        raise ZooError(
+            f"arch.pattern is a list of changes like {{attn: {{window: 128}}}}, and {changes!r} is not one"
+        )
     changed = dict(parts)
     for group, change in changes.items():
         if group not in parts:
-            raise ZooError(f"arch.pattern names {group!r}, which no layer has (there are: {', '.join(parts)})")
+            raise ZooError(
+                f"arch.pattern names {group!r}, which no layer has (there are: {', '.join(parts)})"
+            )
         if not isinstance(change, str | Mapping):
-            raise ZooError(f"arch.pattern: {group} must be a name or its options, as in {{{group}: {{...}}}}, not {change!r}")
+            raise ZooError(
+                f"arch.pattern: {group} must be a name or its options, as in {{{group}: {{...}}}}, not {change!r}"
+            )
         named = isinstance(change, str) or "name" in change
         changed[group] = change if named else as_mapping(parts[group]) | as_mapping(change)
     return changed
@@ -59,9 +65,22 @@ class Stack(nn.Module):
     that choose the same position share one.
     """
 
-    def __init__(self, parts: Parts, dim: int, layers: int, heads: int, length: int, dropout: float, *, causal: bool,
-                 first: Sequence[Changes] = (), pattern: Sequence[Changes] = (), opening_norm: bool = False,
-                 reads: Component = None, reader: int = 0) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        dim: int,
+        layers: int,
+        heads: int,
+        length: int,
+        dropout: float,
+        *,
+        causal: bool,
+        first: Sequence[Changes] = (),
+        pattern: Sequence[Changes] = (),
+        opening_norm: bool = False,
+        reads: Component = None,
+        reader: int = 0,
+    ) -> None:
         super().__init__()
         self.causal, self.checkpointing = causal, False
         self.blocks, self.positions = nn.ModuleList(), nn.ModuleList()
@@ -69,49 +88,90 @@ class Stack(nn.Module):
         self.honoured: dict[str, frozenset[str]] = {}  # by each mixer
         places: list[Place] = []
         if len(first) > layers:
-            raise ZooError(f"arch.first changes {len(first)} layers, and there are {layers}: raise arch.layers, or shorten it")
+            raise ZooError(
+                f"arch.first changes {len(first)} layers, and there are {layers}: raise arch.layers, or shorten it"
+            )
         if len(first) + len(pattern) > max(layers, len(first)):
-            raise ZooError(f"arch.pattern has {len(pattern)} changes, and there are {layers - len(first)} layers for it:"
-                           " raise arch.layers, or shorten it")
+            raise ZooError(
+                f"arch.pattern has {len(pattern)} changes, and there are {layers - len(first)} layers for it:"
+                " raise arch.layers, or shorten it"
+            )
         if layers > MOST_LAYERS:
-            raise ZooError(f"{layers:,} layers are more than the {MOST_LAYERS:,} that can be made: lower arch.layers")
+            raise ZooError(
+                f"{layers:,} layers are more than the {MOST_LAYERS:,} that can be made: lower arch.layers"
+            )
         each = [overridden(parts, _changes(layer, first, pattern)) for layer in range(layers)]
         feeds = [build("ffn", chosen["ffn"], dim) for chosen in each]
-        depth = Depth(layers * (2 if reads else 1) + sum(feed is not None for feed in feeds), reader)
+        depth = Depth(
+            layers * (2 if reads else 1) + sum(feed is not None for feed in feeds), reader
+        )
         for chosen, feed in zip(each, feeds, strict=True):
             attn: Any = build("attn", chosen["attn"], dim, heads, causal)
             name = as_mapping(chosen["attn"])["name"]
             if not isinstance(attn, Mixer):
-                raise ZooError(f"attn={name} must be a zoo.mixer.Mixer, which says what it honours: derive its class from that")
+                raise ZooError(
+                    f"attn={name} must be a zoo.mixer.Mixer, which says what it honours: derive its class from that"
+                )
             self.honoured[name] = attn.honours
             cross = {"cross": build("cross", reads, dim, heads)} if reads else {}
             sublayers = {"attn": attn, **cross} | ({"ffn": feed} if feed is not None else {})
-            wrap = partial(_wrap, chosen["residual"], partial(build, "norm", chosen["norm"], dim), dropout, depth)
+            wrap = partial(
+                _wrap,
+                chosen["residual"],
+                partial(build, "norm", chosen["norm"], dim),
+                dropout,
+                depth,
+            )
             self.blocks.append(build("block", chosen["block"], sublayers, wrap))
             self.position_of.append(_shared(places, chosen["pos"], name, attn))
         refuse_ignored([] if causal else ["both_sides"], self.honoured)
         for place in places:
             self.positions.append(build("pos", place.pos, dim, heads, place.width, length, causal))
             refuse_ignored(cast(Any, self.positions[-1]).asks(), {place.mixer: place.honours})
-        if sum(type(position).embed is not Position.embed for position in cast(Any, self.positions)) > 1:
-            raise ZooError("only one position can be added to the embeddings: let arch.pattern change pos=rope, or no pos")
+        if (
+            sum(
+                type(position).embed is not Position.embed for position in cast(Any, self.positions)
+            )
+            > 1
+        ):
+            raise ZooError(
+                "only one position can be added to the embeddings: let arch.pattern change pos=rope, or no pos"
+            )
         self.dropout = nn.Dropout(dropout) if dropout else unchanged
-        limits = [position.limit for position in cast(Any, self.positions) if position.limit is not None]
-        self.limit: int | None = min(limits, default=None)  # the most tokens that every position can place
+        limits = [
+            position.limit for position in cast(Any, self.positions) if position.limit is not None
+        ]
+        self.limit: int | None = min(
+            limits, default=None
+        )  # the most tokens that every position can place
         self.opening_norm = build("norm", parts["norm"], dim) if opening_norm else nn.Identity()
-        closing = any(getattr(module, "closing_norm", False) for module in self.blocks[-1].modules())
+        closing = any(
+            getattr(module, "closing_norm", False) for module in self.blocks[-1].modules()
+        )
         self.norm = build("norm", parts["norm"], dim) if closing else nn.Identity()
 
-    def forward(self, x: Tensor, padding: Tensor | None = None, positions: Tensor | None = None,
-                documents: Tensor | None = None, cache: NoCache | None = None, trace: Trace | None = None,
-                memory: Tensor | None = None, memory_padding: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        padding: Tensor | None = None,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: NoCache | None = None,
+        trace: Trace | None = None,
+        memory: Tensor | None = None,
+        memory_padding: Tensor | None = None,
+    ) -> Tensor:
         """padding (B, Q), True where there is a token · positions and documents (B, Q), see Context, as for the others."""
         cache, trace = cache or NoCache(), trace or Trace()
         queries, keys = x.shape[1], cache.length + x.shape[1]
         if self.limit is not None and keys > self.limit:
-            raise ZooError(f"a sequence of {keys} tokens is longer than the {self.limit} that the position knows (arch.length)")
+            raise ZooError(
+                f"a sequence of {keys} tokens is longer than the {self.limit} that the position knows (arch.length)"
+            )
         if documents is not None and cache.length:
-            raise ZooError("a cache holds one document a row: give packed documents without a cache")
+            raise ZooError(
+                "a cache holds one document a row: give packed documents without a cache"
+            )
         given = {"padding": padding, "documents": documents}
         refuse_ignored([name for name, mask in given.items() if mask is not None], self.honoured)
         padding = _with_cached(padding, cache, x)
@@ -120,10 +180,21 @@ class Stack(nn.Module):
         contexts = []
         for position in cast(Any, self.positions):
             x = position.embed(x, positions)
-            contexts.append(Context(
-                positions, self.causal, keys, padding, documents, cache, position.rotate(positions),
-                position.bias(queries, keys, x.device), memory, memory_padding, trace,
-            ))
+            contexts.append(
+                Context(
+                    positions,
+                    self.causal,
+                    keys,
+                    padding,
+                    documents,
+                    cache,
+                    position.rotate(positions),
+                    position.bias(queries, keys, x.device),
+                    memory,
+                    memory_padding,
+                    trace,
+                )
+            )
         x = self.dropout(self.opening_norm(x))
         for block, which in zip(self.blocks, self.position_of, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
@@ -157,13 +228,23 @@ def _shared(places: list[Place], pos: Component, name: str, mixer: Mixer) -> int
     """Which of the places a layer has: that of a layer before it with the same position, where both rotate one width."""
     for index, place in enumerate(places):
         if place.pos == pos and (not place.width or mixer.rotary_dim in (0, place.width)):
-            place.width, place.honours = place.width or mixer.rotary_dim, place.honours | mixer.honours
+            place.width, place.honours = (
+                place.width or mixer.rotary_dim,
+                place.honours | mixer.honours,
+            )
             return index
     places.append(Place(pos, mixer.rotary_dim, name, mixer.honours))
     return len(places) - 1
 
 
-def _wrap(residual: Component, norm: Any, dropout: float, depth: Depth, sublayer: nn.Module, bare: bool = False) -> nn.Module:
+def _wrap(
+    residual: Component,
+    norm: Any,
+    dropout: float,
+    depth: Depth,
+    sublayer: nn.Module,
+    bare: bool = False,
+) -> nn.Module:
     return build("residual", residual, sublayer, nn.Identity if bare else norm, dropout, depth)
 
 
@@ -179,6 +260,10 @@ def _with_cached(padding: Tensor | None, cache: NoCache, x: Tensor) -> Tensor | 
     if not cache.length or (padding is None and cache.padding is None):
         return padding
     batch, queries = x.shape[:2]
-    before = cache.padding if cache.padding is not None else x.new_ones(batch, cache.length, dtype=torch.bool)
+    before = (
+        cache.padding
+        if cache.padding is not None
+        else x.new_ones(batch, cache.length, dtype=torch.bool)
+    )
     now = padding if padding is not None else x.new_ones(batch, queries, dtype=torch.bool)
     return torch.cat([before, now], 1)

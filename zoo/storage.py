@@ -17,9 +17,14 @@ from zoo.progress import is_first_process as is_first_process
 from zoo.registry import ZooError, first_line
 
 FORMAT = 1  # of checkpoints: to be raised when an older zoo would misread what a newer one writes
-LARGEST = 2.0**63  # of a weight: of a larger one, float32 can hardly hold the square, which norms take
+LARGEST = (
+    2.0**63
+)  # of a weight: of a larger one, float32 can hardly hold the square, which norms take
 Learned = tuple[str, Any, float]  # a name, a tensor, and below what its numbers have to be
-OWN_ROWS, PARTS = "own rows", "parts"  # of a checkpoint of several processes: what marks a tensor in it, how many files it is
+OWN_ROWS, PARTS = (
+    "own rows",
+    "parts",
+)  # of a checkpoint of several processes: what marks a tensor in it, how many files it is
 
 
 class Damaged(ZooError):
@@ -79,7 +84,9 @@ def started_together() -> bool:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
-    write_atomically(path, text.encode(errors="backslashreplace"))  # \udcff, of a name that is not UTF-8, is JSON as well
+    write_atomically(
+        path, text.encode(errors="backslashreplace")
+    )  # \udcff, of a name that is not UTF-8, is JSON as well
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -100,7 +107,9 @@ def find_checkpoint(path: str | Path) -> Path:
         for name in ("best.ckpt", "last.ckpt", "previous.ckpt"):
             if (place / name).exists():
                 return place / name
-    raise ZooError(f"no checkpoint at {str(path)!r}: give a .ckpt file, or a run's folder that has checkpoints/ in it")
+    raise ZooError(
+        f"no checkpoint at {str(path)!r}: give a .ckpt file, or a run's folder that has checkpoints/ in it"
+    )
 
 
 class Rows:
@@ -153,14 +162,22 @@ def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
     one that holds anything but tensors and plain data, is not of this zoo, or of a newer one.
     """
     path = Path(path)
-    if path.suffix == ".ckpt" and os.path.lexists(path) and not path.is_file() and not any(path.glob("*.pt")):
+    if (
+        path.suffix == ".ckpt"
+        and os.path.lexists(path)
+        and not path.is_file()
+        and not any(path.glob("*.pt"))
+    ):
         raise Damaged(f"{path} is damaged: what it is made of is gone")
     path = find_checkpoint(path)
     if path.is_dir():
         first = _read(path / "0.pt", mapped=True)
         if not isinstance(first.get(PARTS), int):
             raise Damaged(f"{path} is damaged: it does not say of how many parts it is")
-        return _joined([first, *(_read(path / f"{rank}.pt", mapped=True) for rank in range(1, first[PARTS]))], whole)
+        return _joined(
+            [first, *(_read(path / f"{rank}.pt", mapped=True) for rank in range(1, first[PARTS]))],
+            whole,
+        )
     return _read(path)
 
 
@@ -185,15 +202,29 @@ def _read(path: Path, mapped: bool = False) -> dict[str, Any]:
     except Damaged:
         raise
     except Exception as error:
-        if isinstance(error, pickle.UnpicklingError) and path.read_bytes().startswith((b"PK", b"\x80")):
-            raise ZooError(f"refused {path}: it holds more than tensors and plain data, and could run code") from error
-        raise Damaged(f"{path} is damaged or not a checkpoint ({first_line(error).split('. ')[0]})") from error
+        if isinstance(error, pickle.UnpicklingError) and path.read_bytes().startswith(
+            (b"PK", b"\x80")
+        ):
+            raise ZooError(
+                f"refused {path}: it holds more than tensors and plain data, and could run code"
+            ) from error
+        raise Damaged(
+            f"{path} is damaged or not a checkpoint ({first_line(error).split('. ')[0]})"
+        ) from error
     about = checkpoint.get("zoo") if isinstance(checkpoint, dict) else None
     if isinstance(about, dict) and about.get("format", 1) != FORMAT:
-        raise ZooError(f"{path} is of format {about['format']}, which a newer version of this zoo has written; this one reads"
-                       f" format {FORMAT}: install the newer one")
-    if not isinstance(about, dict) or not {"config", "tokenizer"} <= about.keys() or "state_dict" not in checkpoint:
-        raise ZooError(f"{path} is not a checkpoint of this zoo: it does not say of which configuration it is")
+        raise ZooError(
+            f"{path} is of format {about['format']}, which a newer version of this zoo has written; this one reads"
+            f" format {FORMAT}: install the newer one"
+        )
+    if (
+        not isinstance(about, dict)
+        or not {"config", "tokenizer"} <= about.keys()
+        or "state_dict" not in checkpoint
+    ):
+        raise ZooError(
+            f"{path} is not a checkpoint of this zoo: it does not say of which configuration it is"
+        )
     return checkpoint
 
 
@@ -220,7 +251,11 @@ def load_model(path: str | Path, device: str = "cpu") -> tuple[Any, Any, dict[st
 def weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """The model's own part of a LightningModule's state."""
     state = checkpoint["state_dict"]
-    return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
+    return {
+        name.removeprefix("model."): tensor
+        for name, tensor in state.items()
+        if name.startswith("model.")
+    }
 
 
 def learned(checkpoint: Mapping[str, Any], model: Any) -> Iterator[Learned]:
@@ -233,7 +268,9 @@ def learned(checkpoint: Mapping[str, Any], model: Any) -> Iterator[Learned]:
     for optimizer in checkpoint.get("optimizer_states") or ():
         for state in optimizer["state"].values():
             tensors = {name: value for name, value in state.items() if hasattr(value, "shape")}
-            yield from ((f"the optimiser's {name}", tensor, math.inf) for name, tensor in tensors.items())
+            yield from (
+                (f"the optimiser's {name}", tensor, math.inf) for name, tensor in tensors.items()
+            )
 
 
 def parameters(model: Any) -> Iterator[Learned]:
@@ -257,7 +294,9 @@ def refuse_not_finite(tensors: Iterable[Learned], what: str | Path) -> None:
     """Raises Damaged for a checkpoint, or another source of weights, that is of a run that had diverged."""
     name = not_finite(tensors)
     if name is not None:
-        raise Damaged(f"{what} is of a run that had diverged: {name} holds NaN, infinity or a number near it")
+        raise Damaged(
+            f"{what} is of a run that had diverged: {name} holds NaN, infinity or a number near it"
+        )
 
 
 def check_fit(model: Any, weights: Mapping[str, Any], source: str) -> None:
@@ -267,4 +306,6 @@ def check_fit(model: Any, weights: Mapping[str, Any], source: str) -> None:
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
             ours_, theirs_ = ours.get(name, "no such weight"), theirs.get(name, "no such weight")
-            raise ZooError(f"{source} does not fit its configuration: {name} is {theirs_} there and {ours_} here")
+            raise ZooError(
+                f"{source} does not fit its configuration: {name} is {theirs_} there and {ours_} here"
+            )

@@ -29,7 +29,14 @@ from zoo.config import CONF, Config
 from zoo.progress import doing
 from zoo.registry import ZooError, command, did_you_mean, first_line, plainly
 
-WANDB_MODES = ("online", "offline", "disabled", "shared", "dryrun", "run")  # the last two are old names of the first two
+WANDB_MODES = (
+    "online",
+    "offline",
+    "disabled",
+    "shared",
+    "dryrun",
+    "run",
+)  # the last two are old names of the first two
 INTERRUPTED = 130  # the exit status of a run that was asked to stop, and can be gone on with
 
 
@@ -78,11 +85,18 @@ def answered(arguments: Namespace) -> bool:
 
 def launch(arguments: Namespace) -> None:
     """Hand the command line to Hydra, which runs its jobs, or shows what it is asked about."""
-    sys.argv[1:] = [*configuration.spelled(arguments.overrides), *sys.argv[1 + len(arguments.overrides):]]
+    sys.argv[1:] = [
+        *configuration.spelled(arguments.overrides),
+        *sys.argv[1 + len(arguments.overrides) :],
+    ]
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     if sys.modules["__main__"].__spec__ is None and Path(sys.argv[0]).is_file():
-        os.environ["ZOO_SCRIPT"] = os.path.abspath(sys.argv[0])  # with components of its own, which its jobs' processes need
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints a traceback for a folder that cannot be made
+        os.environ["ZOO_SCRIPT"] = os.path.abspath(
+            sys.argv[0]
+        )  # with components of its own, which its jobs' processes need
+    os.environ["HYDRA_FULL_ERROR"] = (
+        "1"  # else Hydra prints a traceback for a folder that cannot be made
+    )
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(train)()
 
 
@@ -93,19 +107,31 @@ def asked() -> Namespace:
     if unknown:
         flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         raise ZooError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
-    acts = {"--run": arguments.run, "--multirun": arguments.multirun, "--cfg": arguments.cfg, "--info": arguments.info,
-            "--shell-completion": arguments.shell_completion}
+    acts = {
+        "--run": arguments.run,
+        "--multirun": arguments.multirun,
+        "--cfg": arguments.cfg,
+        "--info": arguments.info,
+        "--shell-completion": arguments.shell_completion,
+    }
     if len(several := [flag for flag, given in acts.items() if given]) > 1:
         raise ZooError(f"{' and '.join(several)} ask for different things: give one of them")
     for flag, told in (("--resolve", arguments.resolve), ("--package", arguments.package)):
         if told and not arguments.cfg:
-            raise ZooError(f"{flag} is about a configuration that is shown: give --cfg job beside it")
+            raise ZooError(
+                f"{flag} is about a configuration that is shown: give --cfg job beside it"
+            )
     words = list(arguments.overrides)
     sys.argv[1:] = [*words, *(word for word in sys.argv[1:] if word not in words)]
-    for flag, told in (("--config-name", arguments.config_name), ("--config-path", arguments.config_path)):
+    for flag, told in (
+        ("--config-name", arguments.config_name),
+        ("--config-path", arguments.config_path),
+    ):
         if told is not None:
-            raise ZooError(f"{flag} {told}: there is one configuration; put yours into FOLDER/experiment/NAME.yaml, and give"
-                           " --config-dir FOLDER experiment=NAME")
+            raise ZooError(
+                f"{flag} {told}: there is one configuration; put yours into FOLDER/experiment/NAME.yaml, and give"
+                " --config-dir FOLDER experiment=NAME"
+            )
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
         raise ZooError(f"--config-dir {arguments.config_dir}: there is no such folder")
     return arguments
@@ -120,7 +146,10 @@ def train(composed: DictConfig) -> None:
 def job(composed: DictConfig) -> None:
     """A run in the folder that Hydra made for it."""
     hydra_config = HydraConfig.get()
-    folder, config = Path(hydra_config.runtime.output_dir), configuration.finished(composed, hydra_config.overrides.task)
+    folder, config = (
+        Path(hydra_config.runtime.output_dir),
+        configuration.finished(composed, hydra_config.overrides.task),
+    )
     overrides = list(hydra_config.overrides.task)
     processes = config["trainer"]["devices"] * config["trainer"]["nodes"]
     if hydra_config.mode == RunMode.MULTIRUN and storage.is_first_process() and not _requeued():
@@ -145,7 +174,9 @@ def job(composed: DictConfig) -> None:
             raise
         given = [word for word in hydra_config.overrides.hydra if word.startswith("hydra.run.dir=")]
         kept = [word for word in overrides if word != "resume=auto"]
-        print(f"\ninterrupted ({ending}); go on with: {command('zoo.train', *kept, *given, 'resume=auto')}")
+        print(
+            f"\ninterrupted ({ending}); go on with: {command('zoo.train', *kept, *given, 'resume=auto')}"
+        )
         sys.exit(INTERRUPTED)
     _show(summary, folder)
 
@@ -157,9 +188,13 @@ def prepare(arguments: Namespace) -> None:
     for word in () if arguments.multirun else arguments.overrides:
         if word.startswith("hydra/launcher="):
             raise ZooError(f"{word} launches the jobs of a sweep: give -m beside it")
-    jobs = list(configuration.jobs(arguments))  # a wrong word is found in all of them before torch is imported
+    jobs = list(
+        configuration.jobs(arguments)
+    )  # a wrong word is found in all of them before torch is imported
     _refuse_repeated(jobs)
-    here = not any(word.startswith("hydra/launcher=") for word in arguments.overrides)  # another machine may have a GPU
+    here = not any(
+        word.startswith("hydra/launcher=") for word in arguments.overrides
+    )  # another machine may have a GPU
     for _, config in jobs if here else ():
         refuse_impossible(config)
     checked: set[str] = set()
@@ -173,10 +208,14 @@ def prepare(arguments: Namespace) -> None:
                     if here:
                         refuse_impossible(config)  # again, as torch may know better
             except ZooError as error:
-                raise ZooError(f"{' '.join(told)}: {error}" if arguments.multirun else str(error)) from error
+                raise ZooError(
+                    f"{' '.join(told)}: {error}" if arguments.multirun else str(error)
+                ) from error
     given = words.given("hydra.run.dir", arguments.overrides)
     if jobs and not arguments.multirun and not given and storage.started_together():
-        raise ZooError("processes that srun or torchrun has started cannot agree on a folder: give hydra.run.dir=FOLDER")
+        raise ZooError(
+            "processes that srun or torchrun has started cannot agree on a folder: give hydra.run.dir=FOLDER"
+        )
     if not jobs or not storage.is_first_process():
         return
     if arguments.multirun:
@@ -198,7 +237,11 @@ def _refuse_repeated(jobs: Sequence[tuple[list[str], Config]]) -> None:
     for told, config in jobs:
         run, key = " ".join(told), repr(config)
         if key in known:
-            both = f"{run} is asked for twice" if run == known[key] else f"{known[key]} and {run} are the same run"
+            both = (
+                f"{run} is asked for twice"
+                if run == known[key]
+                else f"{known[key]} and {run} are the same run"
+            )
             raise ZooError(f"{both}: leave one out")
         known[key] = run
 
@@ -206,13 +249,24 @@ def _refuse_repeated(jobs: Sequence[tuple[list[str], Config]]) -> None:
 def refuse_impossible(config: Config) -> None:
     """Refuse what cannot run on this machine, as far as that is known without torch."""
     if config["trainer"]["accelerator"] == "gpu" and hardware.no_gpu():
-        raise ZooError("trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim")
+        raise ZooError(
+            "trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim"
+        )
     hardware.refuse_precision(config["trainer"]["precision"])
-    if config["trainer"]["devices"] * config["trainer"]["nodes"] > 1 and not storage.started_together():
+    if (
+        config["trainer"]["devices"] * config["trainer"]["nodes"] > 1
+        and not storage.started_together()
+    ):
         _refuse_taken(os.environ.get("MASTER_PORT", "0"))
-    if config["logger"]["name"] == "wandb" and (mode := os.environ.get("WANDB_MODE")) and mode not in WANDB_MODES:
-        raise ZooError(f"WANDB_MODE={mode} in the environment is none of {', '.join(WANDB_MODES)}: unset it, or choose"
-                       " logger=csv")
+    if (
+        config["logger"]["name"] == "wandb"
+        and (mode := os.environ.get("WANDB_MODE"))
+        and mode not in WANDB_MODES
+    ):
+        raise ZooError(
+            f"WANDB_MODE={mode} in the environment is none of {', '.join(WANDB_MODES)}: unset it, or choose"
+            " logger=csv"
+        )
 
 
 def _refuse_taken(port: str) -> None:
@@ -222,8 +276,10 @@ def _refuse_taken(port: str) -> None:
             place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             place.bind(("", int(port)))
     except (OSError, ValueError, OverflowError) as error:
-        raise ZooError(f"MASTER_PORT={port} in the environment cannot be used ({first_line(error)}): unset it, and a free one"
-                       " is taken, or give another") from error
+        raise ZooError(
+            f"MASTER_PORT={port} in the environment cannot be used ({first_line(error)}): unset it, and a free one"
+            " is taken, or give another"
+        ) from error
 
 
 def refuse_meaningless(config: Config) -> None:
@@ -237,8 +293,10 @@ def refuse_meaningless(config: Config) -> None:
     objectives.check(config, model)
     for name in ("length", "eval_length"):
         if (config["loader"][name] or 0) > (model.limit or math.inf):
-            raise ZooError(f"loader.{name}={config['loader'][name]} is longer than the {model.limit} positions of"
-                           f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope")
+            raise ZooError(
+                f"loader.{name}={config['loader'][name]} is longer than the {model.limit} positions of"
+                f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope"
+            )
 
 
 def _check_folder(config: Config, folder: Path, option: str = "hydra.run.dir") -> None:
@@ -246,11 +304,15 @@ def _check_folder(config: Config, folder: Path, option: str = "hydra.run.dir") -
     if not (folder / "config.yaml").exists():
         return
     if config["resume"] != "auto":
-        raise ZooError(f"{folder} already holds a run: go on with it by resume=auto, or choose another {option}")
+        raise ZooError(
+            f"{folder} already holds a run: go on with it by resume=auto, or choose another {option}"
+        )
     different = changed(config, folder)
     if different:
-        raise ZooError(f"{folder} holds a run of another configuration (different: {', '.join(different)}): choose another"
-                       f" {option}, or go on with what you change by naming it: changing=[{','.join(different)}]")
+        raise ZooError(
+            f"{folder} holds a run of another configuration (different: {', '.join(different)}): choose another"
+            f" {option}, or go on with what you change by naming it: changing=[{','.join(different)}]"
+        )
 
 
 def _check_sweep(configs: Sequence[Config], overrides: Sequence[str]) -> None:
@@ -273,13 +335,17 @@ def changed(config: Config, folder: Path) -> list[str]:
     with contextlib.suppress(YAMLError, OmegaConfBaseException, ValueError, OSError):
         stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
     if not stored or not isinstance(stored, dict):
-        raise ZooError(f"{folder / 'config.yaml'} is damaged: rename {folder} to start anew, or choose another hydra.run.dir")
+        raise ZooError(
+            f"{folder / 'config.yaml'} is damaged: rename {folder} to start anew, or choose another hydra.run.dir"
+        )
     return configuration.changed(config, {str(key): value for key, value in stored.items()})
 
 
 def _unfinished(config: Config, runs: Path) -> Path | None:
     """The newest run of this very configuration that has not finished."""
-    for place in sorted(runs.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime, reverse=True):
+    for place in sorted(
+        runs.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime, reverse=True
+    ):
         try:
             if not _already_finished(config, place.parent) and not changed(config, place.parent):
                 return place.parent
@@ -290,7 +356,10 @@ def _unfinished(config: Config, runs: Path) -> Path | None:
 
 def _already_finished(config: Config, folder: Path) -> bool:
     """Whether there is nothing left to do; a run that is changed, if by name, has more to do."""
-    if config["resume"] != "auto" or storage.read_json(folder / "summary.json").get("status") != "finished":
+    if (
+        config["resume"] != "auto"
+        or storage.read_json(folder / "summary.json").get("status") != "finished"
+    ):
         return False
     return not changed({**config, "changing": []}, folder)
 
@@ -298,11 +367,15 @@ def _already_finished(config: Config, folder: Path) -> bool:
 def _in_own_process(overrides: list[str], folder: Path) -> None:
     """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
     start = [os.environ["ZOO_SCRIPT"]] if "ZOO_SCRIPT" in os.environ else ["-m", "zoo.train"]
-    process = subprocess.Popen([sys.executable, *start, *overrides, f"hydra.run.dir={words.typed(str(folder.resolve()))}"])
+    process = subprocess.Popen(
+        [sys.executable, *start, *overrides, f"hydra.run.dir={words.typed(str(folder.resolve()))}"]
+    )
     before = {}
     with contextlib.suppress(ValueError):  # only a main thread may handle signals
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            before[number] = signal.signal(number, lambda number, frame: process.send_signal(number))
+            before[number] = signal.signal(
+                number, lambda number, frame: process.send_signal(number)
+            )
     code = process.wait()
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -310,19 +383,33 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
         sys.exit(code)
     if code:
         summary = storage.read_json(folder / "summary.json")
-        if summary.get("status") in (None, "running"):  # a rank that died took the first one with it
-            storage.write_json(folder / "summary.json", summary | {"status": "failed", "error": "a process of the job died"})
+        if summary.get("status") in (
+            None,
+            "running",
+        ):  # a rank that died took the first one with it
+            storage.write_json(
+                folder / "summary.json",
+                summary | {"status": "failed", "error": "a process of the job died"},
+            )
         raise ZooError(f"the job failed: see {folder / 'summary.json'}")
 
 
 def _help(overrides: list[str]) -> str:
-    choices = "\n".join(f"{group}: {', '.join(names)}" for group, names in configuration.menu().items() if names)
+    choices = "\n".join(
+        f"{group}: {', '.join(names)}" for group, names in configuration.menu().items() if names
+    )
     return HELP.format(menu=choices, config=OmegaConf.to_yaml(configuration.compose(overrides)))
 
 
 def only_asks(arguments: Namespace) -> bool:
     """Whether a command line asks for information rather than for a run."""
-    return bool(arguments.help or arguments.hydra_help or arguments.info or arguments.cfg or arguments.shell_completion)
+    return bool(
+        arguments.help
+        or arguments.hydra_help
+        or arguments.info
+        or arguments.cfg
+        or arguments.shell_completion
+    )
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:

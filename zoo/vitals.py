@@ -35,20 +35,33 @@ class Vitals(lightning.Callback):
             self.before = [parameter.detach().clone() for parameter in parameters]
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-        if not self.before or trainer.global_step % self.every or trainer.fit_loop._should_accumulate():
+        if (
+            not self.before
+            or trainer.global_step % self.every
+            or trainer.fit_loop._should_accumulate()
+        ):
             return
         after = [parameter.detach() for parameter in module.model.parameters()]
         updates = _squares(new - old for new, old in zip(after, self.before, strict=True))
         # the gradient was seen before the learner divided it by the number of tokens
-        found = torch.stack([self.gradients * module.gradient_scale.double() ** 2, _squares(after), updates]).tolist()
+        found = torch.stack(
+            [self.gradients * module.gradient_scale.double() ** 2, _squares(after), updates]
+        ).tolist()
         self.before = []
         row: dict[str, float] = {}
         for part in dict.fromkeys(self.parts):
             members = [which for which, other in enumerate(self.parts) if other == part]
-            gradient, weight, update = (sum(squares[which] for which in members) for squares in found)
+            gradient, weight, update = (
+                sum(squares[which] for which in members) for squares in found
+            )
             size = sum(after[which].numel() for which in members)
-            row |= {f"weight/{part}": (weight / size) ** 0.5, f"update/{part}": (update / size) ** 0.5}
-            if math.isfinite(gradient) or update:  # else a loss scaler found that it overflows, and skipped the step
+            row |= {
+                f"weight/{part}": (weight / size) ** 0.5,
+                f"update/{part}": (update / size) ** 0.5,
+            }
+            if (
+                math.isfinite(gradient) or update
+            ):  # else a loss scaler found that it overflows, and skipped the step
                 row[f"gradient/{part}"] = gradient**0.5
         row["train/memory_bytes"] = float(peak_memory())
         share = mfu(self.watch.row.get("train/tokens_per_second"), self.flops_per_token, trainer)
@@ -67,7 +80,10 @@ def _part(name: str) -> str:
 
 def _squares(tensors: Iterable[Tensor | None]) -> Tensor:
     """The squared norm of each, as one tensor; 0 of what has no gradient. Of a tensor in shards, that of the whole."""
-    sums: list[Any] = [torch.zeros(()) if tensor is None else torch.linalg.vector_norm(tensor.float()) for tensor in tensors]
+    sums: list[Any] = [
+        torch.zeros(()) if tensor is None else torch.linalg.vector_norm(tensor.float())
+        for tensor in tensors
+    ]
     whole = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in sums]
     device = next((norm.device for norm in whole if norm.is_cuda), None)
     return torch.stack([norm.to(device) for norm in whole]).double().square()
@@ -77,15 +93,25 @@ def peak_memory() -> int:
     """Bytes: of the GPU where one was used, else of the process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def mfu(tokens_per_second: float | None, flops_per_token: float, trainer: Any) -> float | None:
     """The share of the devices' peak that is used; None where the device is not in zoo.hardware."""
-    device = hardware.found(torch.cuda.get_device_name()) if trainer.strategy.root_device.type == "cuda" else None
+    device = (
+        hardware.found(torch.cuda.get_device_name())
+        if trainer.strategy.root_device.type == "cuda"
+        else None
+    )
     if device is None or not tokens_per_second:
         return None
-    return tokens_per_second * flops_per_token / (device.peak(str(trainer.precision)) * trainer.world_size)
+    return (
+        tokens_per_second
+        * flops_per_token
+        / (device.peak(str(trainer.precision)) * trainer.world_size)
+    )
 
 
 class Spikes(lightning.Callback):
@@ -112,7 +138,11 @@ class Spikes(lightning.Callback):
 
     def is_spike(self, loss: float) -> bool:
         """Whether to skip this loss, which is remembered either way."""
-        most = self.mean + self.deviations * math.sqrt(self.variance) if self.seen >= self.known else math.inf
+        most = (
+            self.mean + self.deviations * math.sqrt(self.variance)
+            if self.seen >= self.known
+            else math.inf
+        )
         spike = loss > most
         self.seen, self.skipped = self.seen + 1, self.skipped + spike
         rate = max(1 / self.seen, 1 / self.over)
@@ -128,7 +158,9 @@ class Spikes(lightning.Callback):
         vars(self).update(state)
 
 
-def asked_for(settings: dict[str, Any], watch: Any, flops_per_token: float) -> list[lightning.Callback]:
+def asked_for(
+    settings: dict[str, Any], watch: Any, flops_per_token: float
+) -> list[lightning.Callback]:
     """What is off unless asked for."""
     found: list[lightning.Callback] = []
     if settings["spike"] is not None:

@@ -20,7 +20,11 @@ def parse(word: str) -> Override:
         return OverridesParser.create().parse_override(word)
     except HydraException as error:
         key, equals, value = word.partition("=")
-        hint = f"quote the value, as in {key}='\"{value}\"'" if equals else "write group=choice or group.option=value"
+        hint = (
+            f"quote the value, as in {key}='\"{value}\"'"
+            if equals
+            else "write group=choice or group.option=value"
+        )
         raise ZooError(f"cannot read {word!r}: {hint}") from error
 
 
@@ -38,7 +42,9 @@ def typed(value: Any) -> str:
         return f"{{{','.join(f'{_key(key)}:{_inside(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, str):
         return value if _reads_as("{}", value, value) else _quoted(value)
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 def _inside(value: Any) -> str:
@@ -71,8 +77,8 @@ def split(text: str) -> list[str]:
     """Split a line into its words: at spaces before the next `key=`, but not within quotes or brackets."""
     words, begun, text = list[str](), 0, text.strip()
     for space in _NEXT.finditer(text):
-        if _is_whole(text[begun:space.start()]):
-            words.append(text[begun:space.start()])
+        if _is_whole(text[begun : space.start()]):
+            words.append(text[begun : space.start()])
             begun = space.end()
     return [*words, text[begun:]]
 
@@ -81,4 +87,6 @@ def _is_whole(text: str) -> bool:
     """Whether every quote and bracket that is opened in a text is closed in it."""
     bare = re.sub(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", "", text)
     quotes = re.search(r"""=\s*['"]|[\[{(,:]\s*['"]""", bare)
-    return not quotes and all(bare.count(left) == bare.count(right) for left, right in ("[]", "{}", "()"))
+    return not quotes and all(
+        bare.count(left) == bare.count(right) for left, right in ("[]", "{}", "()")
+    )

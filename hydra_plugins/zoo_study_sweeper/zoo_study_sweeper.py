@@ -18,10 +18,14 @@ from omegaconf import DictConfig
 @dataclass
 class ZooStudyConf:
     _target_: str = "hydra_plugins.zoo_study_sweeper.zoo_study_sweeper.ZooStudySweeper"
-    at_once: int | None = None  # jobs that the launcher gets at a time; null: all, which submitit_local starts together
+    at_once: int | None = (
+        None  # jobs that the launcher gets at a time; null: all, which submitit_local starts together
+    )
 
 
-ConfigStore.instance().store(group="hydra/sweeper", name="zoo_study", node=ZooStudyConf, provider="zoo")
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="zoo_study", node=ZooStudyConf, provider="zoo"
+)
 
 
 class ZooStudySweeper(Sweeper):
@@ -31,7 +35,9 @@ class ZooStudySweeper(Sweeper):
         self.launcher: Launcher | None = None
         self.hydra_context: HydraContext | None = None
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self.hydra_context, self.config = hydra_context, config
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
@@ -50,7 +56,9 @@ class ZooStudySweeper(Sweeper):
                     jobs = batch[start : start + size]
                     ended = self._launch([job.overrides() for job in jobs], number)
                     number += len(jobs)
-                    busy += [job for job, how in zip(jobs, ended, strict=True) if how == execution.BUSY]
+                    busy += [
+                        job for job, how in zip(jobs, ended, strict=True) if how == execution.BUSY
+                    ]
                 batch = busy
                 for job in batch[:1]:
                     with execution.claimed(folder / job.folder, wait=True):
@@ -60,7 +68,12 @@ class ZooStudySweeper(Sweeper):
         """How the jobs ended. A launcher that gives up on one that died has started the others all the same."""
         assert self.launcher is not None
         try:
-            return [ended._return_value for ended in self.launcher.launch(jobs, initial_job_idx=number)]
+            return [
+                ended._return_value for ended in self.launcher.launch(jobs, initial_job_idx=number)
+            ]
         except Exception as error:
-            print(f"the launcher: {type(error).__name__}: {str(error).strip().splitlines()[:1]}", file=sys.stderr)
+            print(
+                f"the launcher: {type(error).__name__}: {str(error).strip().splitlines()[:1]}",
+                file=sys.stderr,
+            )
             return [None] * len(jobs)

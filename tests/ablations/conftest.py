@@ -20,8 +20,16 @@ def study(tmp_path: Path, words: list[str]) -> Callable[..., str]:
     """Write a study of tiny runs; gives the word that names it."""
 
     def study(**content: Any) -> str:
-        tiny = {"common": words, "factors": {"norm": ["norm=layer", "norm=rms"]}, "seeds": 2, "match": "params", "margin": 0.05}
-        (tmp_path / "own.yaml").write_text(yaml.safe_dump(tiny | content, sort_keys=False), encoding="utf-8")
+        tiny = {
+            "common": words,
+            "factors": {"norm": ["norm=layer", "norm=rms"]},
+            "seeds": 2,
+            "match": "params",
+            "margin": 0.05,
+        }
+        (tmp_path / "own.yaml").write_text(
+            yaml.safe_dump(tiny | content, sort_keys=False), encoding="utf-8"
+        )
         return f"study={tmp_path / 'own.yaml'}"
 
     return study

@@ -18,7 +18,9 @@ from ablations.stats import t_power
 from zoo.registry import ZooError
 
 
-def design(signs: Any, seeds: int = 5, noise: float = 0.1, **weights: float) -> tuple[list[Outcome], dict[str, dict[str, str]]]:
+def design(
+    signs: Any, seeds: int = 5, noise: float = 0.1, **weights: float
+) -> tuple[list[Outcome], dict[str, dict[str, str]]]:
     """Runs of a two-level design of -1 and 1 rows, with effects named as `a` or `ab`, and levels by arm."""
     generator = np.random.default_rng(0)
     factors, runs, levels = "abcdefg"[: len(signs[0])], [], {}
@@ -27,8 +29,13 @@ def design(signs: Any, seeds: int = 5, noise: float = 0.1, **weights: float) -> 
         arm = "".join(name for name in factors if at[name] > 0) or "base"
         levels[arm] = {name: "on" if at[name] > 0 else "off" for name in factors}
         # +-1/2 a factor, so that a weight is the effect, and an interaction's the difference of differences
-        mean = sum(weight * math.prod(at[name] / 2 for name in word) for word, weight in weights.items())
-        runs += [Outcome(arm, seed, 5 + mean + seed / 3 + noise * generator.standard_normal()) for seed in range(seeds)]
+        mean = sum(
+            weight * math.prod(at[name] / 2 for name in word) for word, weight in weights.items()
+        )
+        runs += [
+            Outcome(arm, seed, 5 + mean + seed / 3 + noise * generator.standard_normal())
+            for seed in range(seeds)
+        ]
     return runs, levels
 
 
@@ -45,39 +52,79 @@ def test_a_factorial_has_main_effects_and_interactions() -> None:
 def test_a_main_effect_is_the_mean_of_one_level_less_that_of_the_other() -> None:
     """Seeds are blocks: what they add to every arm is no noise, and three levels are each against the first."""
     levels = {f"{one}{two}": {"norm": one, "ffn": two} for one in "xyz" for two in "pq"}
-    values = {arm: np.random.default_rng(number).standard_normal(4) for number, arm in enumerate(levels)}
-    runs = [Outcome(arm, seed, value + 100 * seed) for arm, row in values.items() for seed, value in enumerate(row)]
+    values = {
+        arm: np.random.default_rng(number).standard_normal(4) for number, arm in enumerate(levels)
+    }
+    runs = [
+        Outcome(arm, seed, value + 100 * seed)
+        for arm, row in values.items()
+        for seed, value in enumerate(row)
+    ]
     found = {one.name: one for one in effects.factorial(runs, levels).effects}
     mean = {arm: row.mean() for arm, row in values.items()}
     expected = (mean["yp"] + mean["yq"] - mean["xp"] - mean["xq"]) / 2
     assert found["norm=y"].value == pytest.approx(expected)
-    assert found["norm=z:ffn=q"].value == pytest.approx(mean["zq"] - mean["zp"] - mean["xq"] + mean["xp"])
+    assert found["norm=z:ffn=q"].value == pytest.approx(
+        mean["zq"] - mean["zp"] - mean["xq"] + mean["xp"]
+    )
     assert found["norm=y"].high < 5
 
 
 def test_effects_are_those_of_least_squares_with_the_seeds_as_blocks() -> None:
     """The estimates of statsmodels' least squares over all runs; the intervals of scipy's t over what it finds in each seed."""
     runs, levels = design(list(itertools.product([-1, 1], repeat=3)), a=1.0, ab=0.8)
-    names = {"a=on": ["a"], "b=on": ["b"], "c=on": ["c"], "a=on:b=on": ["a", "b"], "a=on:c=on": ["a", "c"],
-             "b=on:c=on": ["b", "c"]}
-    signs = np.array([[math.prod((levels[run.arm][factor] == "on") - 0.5 for factor in factors) for factors in names.values()]
-                      for run in runs])
+    names = {
+        "a=on": ["a"],
+        "b=on": ["b"],
+        "c=on": ["c"],
+        "a=on:b=on": ["a", "b"],
+        "a=on:c=on": ["a", "c"],
+        "b=on:c=on": ["b", "c"],
+    }
+    signs = np.array(
+        [
+            [
+                math.prod((levels[run.arm][factor] == "on") - 0.5 for factor in factors)
+                for factors in names.values()
+            ]
+            for run in runs
+        ]
+    )
     seeds, values = np.array([run.seed for run in runs]), np.array([run.value for run in runs])
     whole = OLS(values, np.column_stack([signs, *(seeds == seed for seed in range(5))])).fit()
-    each = np.array([OLS(values[seeds == seed], np.column_stack([signs[seeds == seed], np.ones(8)])).fit().params
-                     for seed in range(5)])
+    each = np.array(
+        [
+            OLS(values[seeds == seed], np.column_stack([signs[seeds == seed], np.ones(8)]))
+            .fit()
+            .params
+            for seed in range(5)
+        ]
+    )
     for row, one in enumerate(effects.factorial(runs, levels).effects):
         assert one.name == list(names)[row]
         assert one.value == pytest.approx(whole.params[row])
         test = stats.ttest_1samp(each[:, row], 0.0)
-        assert (one.low, one.high, one.p) == pytest.approx((*test.confidence_interval(), test.pvalue))
+        assert (one.low, one.high, one.p) == pytest.approx(
+            (*test.confidence_interval(), test.pvalue)
+        )
 
 
 def test_simple_effects_are_within_each_level_of_each_other_factor() -> None:
     """By hand, of three levels and two, in a third factor's mean; and by statsmodels, of the model without an average."""
-    levels = {f"{one}{two}{three}": {"norm": one, "ffn": two, "init": three} for one in "xyz" for two in "pq" for three in "mn"}
-    values = {arm: np.random.default_rng(number).standard_normal(5) for number, arm in enumerate(levels)}
-    runs = [Outcome(arm, seed, value + 100 * seed) for arm, row in values.items() for seed, value in enumerate(row)]
+    levels = {
+        f"{one}{two}{three}": {"norm": one, "ffn": two, "init": three}
+        for one in "xyz"
+        for two in "pq"
+        for three in "mn"
+    }
+    values = {
+        arm: np.random.default_rng(number).standard_normal(5) for number, arm in enumerate(levels)
+    }
+    runs = [
+        Outcome(arm, seed, value + 100 * seed)
+        for arm, row in values.items()
+        for seed, value in enumerate(row)
+    ]
     found = {one.name: one for one in effects.factorial(runs, levels).simple}
     assert len(found) == 2 * 2 * 2 + 3 + 2 + 3 + 2
     for one, two in itertools.product("yz", "pq"):
@@ -87,7 +134,10 @@ def test_simple_effects_are_within_each_level_of_each_other_factor() -> None:
         assert (effect.value, effect.p) == pytest.approx((np.mean(steps), test.pvalue))
         assert (effect.low, effect.high) == pytest.approx(tuple(test.confidence_interval()))
     within = [run for run in runs if levels[run.arm]["norm"] == "z"]
-    at = np.array([[levels[run.arm]["ffn"] == "q", 1, levels[run.arm]["init"] == "n"] for run in within], float)
+    at = np.array(
+        [[levels[run.arm]["ffn"] == "q", 1, levels[run.arm]["init"] == "n"] for run in within],
+        float,
+    )
     fit = OLS([run.value for run in within], at).fit()
     assert found["ffn=q at norm=z"].value == pytest.approx(fit.params[0])
 
@@ -95,12 +145,18 @@ def test_simple_effects_are_within_each_level_of_each_other_factor() -> None:
 def test_an_interaction_is_of_the_main_effects_that_are_not_to_be_read_alone() -> None:
     found = effects.factorial(*design(list(itertools.product([-1, 1], repeat=3)), c=0.5, ab=0.8))
     assert [(one.name, found.parts[one.name]) for one in found.interacting()] == [
-        ("a=on:b=on", (("a", "on"), ("b", "on")))]
+        ("a=on:b=on", (("a", "on"), ("b", "on")))
+    ]
     off, on = found.within("a=on:b=on")
     assert (off.name, on.name) == ("a=on at b=off", "a=on at b=on")
     assert off.high < 0 < on.low, "of which the main effect, of about 0, says nothing"
     assert abs(found.effects[0].value) < 0.1
-    assert effects.factorial(*design(list(itertools.product([-1, 1], repeat=3)), a=1.0, b=1.0)).interacting() == ()
+    assert (
+        effects.factorial(
+            *design(list(itertools.product([-1, 1], repeat=3)), a=1.0, b=1.0)
+        ).interacting()
+        == ()
+    )
 
 
 def test_a_noisy_combination_makes_no_effects_of_noise() -> None:
@@ -111,20 +167,33 @@ def test_a_noisy_combination_makes_no_effects_of_noise() -> None:
     p = stats.ttest_1samp(cells @ contrast, 0.0, axis=1).pvalue
     limit = 0.05 + 3 * math.sqrt(0.05 * 0.95 / repeats)
     assert np.mean(p <= 0.05) < limit
-    left = cells - cells.mean(1, keepdims=True) - cells.mean(2, keepdims=True) + cells.mean((1, 2), keepdims=True)
+    left = (
+        cells
+        - cells.mean(1, keepdims=True)
+        - cells.mean(2, keepdims=True)
+        + cells.mean((1, 2), keepdims=True)
+    )
     df = (seeds - 1) * 3
     pooled = np.sqrt((left**2).sum((1, 2)) / df / seeds)
     assert np.mean(2 * stats.t.sf(abs((cells @ contrast).mean(1)) / pooled, df) <= 0.05) > limit
     levels = {f"{one}{two}": {"a": one, "b": two} for one in "xy" for two in "pq"}
     for study, expected in zip(cells[:3], p[:3], strict=True):
-        runs = [Outcome(arm, seed, study[seed, at]) for at, arm in enumerate(levels) for seed in range(seeds)]
+        runs = [
+            Outcome(arm, seed, study[seed, at])
+            for at, arm in enumerate(levels)
+            for seed in range(seeds)
+        ]
         assert effects.factorial(runs, levels).effects[2].p == pytest.approx(expected)
 
 
 def test_an_effect_without_variance_has_no_interval_and_is_named() -> None:
     levels = {f"{one}{two}": {"a": one, "b": two} for one in "xy" for two in "pq"}
     rows = {"xp": [1.0, 2.0, 4.0], "xq": [1.5, 2.7, 4.1], "yp": [3.0] * 3, "yq": [3.0] * 3}
-    runs = [Outcome(arm, seed, value, stuck=arm[0] == "y") for arm, row in rows.items() for seed, value in enumerate(row)]
+    runs = [
+        Outcome(arm, seed, value, stuck=arm[0] == "y")
+        for arm, row in rows.items()
+        for seed, value in enumerate(row)
+    ]
     found = effects.factorial(runs, levels, cap=3.0)
     assert found.constant == ("b=q at a=y",)
     assert [one.name for one in found.simple] == ["a=y at b=p", "a=y at b=q", "b=q at a=x"]
@@ -146,13 +215,20 @@ def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
     found = effects.factorial(*design(half, a=1.0))
     names = [one.name for one in found.effects]
     assert found.simple == ()
-    assert found.parts["a=on:b=on = c=on:d=on"] == (("a", "on"), ("b", "on"), ("c", "on"), ("d", "on"))
+    assert found.parts["a=on:b=on = c=on:d=on"] == (
+        ("a", "on"),
+        ("b", "on"),
+        ("c", "on"),
+        ("d", "on"),
+    )
     assert found.within("a=on:b=on = c=on:d=on") == ()
     assert names[:4] == ["a=on", "b=on", "c=on", "d=on"]
     assert "a=on:b=on = c=on:d=on" in names
     assert len(names) == 7
     with pytest.raises(ZooError, match="cannot tell the effect of c=off from a=on:b=on"):
-        effects.factorial(*design([(*row, math.prod(row)) for row in itertools.product([-1, 1], repeat=2)]))
+        effects.factorial(
+            *design([(*row, math.prod(row)) for row in itertools.product([-1, 1], repeat=2)])
+        )
 
 
 def test_what_is_no_factorial_is_refused() -> None:
@@ -177,7 +253,11 @@ def test_what_is_no_factorial_is_refused() -> None:
 
 def sets(worth: Any, rungs: str = "abc", seeds: int = 5) -> dict[frozenset[str], list[float]]:
     generator = np.random.default_rng(1)
-    every = [frozenset(group) for size in range(len(rungs) + 1) for group in itertools.combinations(rungs, size)]
+    every = [
+        frozenset(group)
+        for size in range(len(rungs) + 1)
+        for group in itertools.combinations(rungs, size)
+    ]
     return {group: list(worth(group) + 0.01 * generator.standard_normal(seeds)) for group in every}
 
 
@@ -198,7 +278,9 @@ def test_shapley_is_the_mean_step_over_all_orders() -> None:
 
 def test_one_order_of_a_ladder_decides() -> None:
     values = sets(lambda group: -len(group))
-    ladder = {group: runs for group, runs in values.items() if group in ({*()}, {*"a"}, {*"ab"}, {*"abc"})}
+    ladder = {
+        group: runs for group, runs in values.items() if group in ({*()}, {*"a"}, {*"ab"}, {*"abc"})
+    }
     with pytest.raises(ZooError, match="the order decides: a"):
         effects.shapley(ladder)
     back = {frozenset("c"): values[frozenset("c")], frozenset("bc"): values[frozenset("bc")]}
@@ -243,9 +325,15 @@ def test_documents_and_seeds_are_both_samples() -> None:
 
 def test_documents_are_clustered_as_statsmodels_does() -> None:
     generator = np.random.default_rng(3)
-    paired = generator.standard_normal((5, 1)) + 2 * generator.standard_normal((1, 30)) + generator.standard_normal((5, 30))
+    paired = (
+        generator.standard_normal((5, 1))
+        + 2 * generator.standard_normal((1, 30))
+        + generator.standard_normal((5, 30))
+    )
     clusters = {"groups": np.indices(paired.shape).reshape(2, -1).T}
-    fit = OLS(paired.ravel(), np.ones(paired.size)).fit(cov_type="cluster", cov_kwds=clusters, use_t=True)
+    fit = OLS(paired.ravel(), np.ones(paired.size)).fit(
+        cov_type="cluster", cov_kwds=clusters, use_t=True
+    )
     found = effects.documents(paired)
     assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
     assert found.p == pytest.approx(fit.pvalues[0])
@@ -263,10 +351,16 @@ def test_one_seed_says_nothing_of_others() -> None:
     assert "one seed" in found.notes[0]
 
 
-@pytest.mark.parametrize(("paired", "said"), [
-    (np.zeros((2, 3)), "same in every document"), (np.zeros(3), "with two documents"), (np.zeros((3, 1)), "with two documents"),
-    (np.zeros((0, 3)), "with two documents"), (np.array([[1.0, math.nan]]), "not a finite number"),
-])
+@pytest.mark.parametrize(
+    ("paired", "said"),
+    [
+        (np.zeros((2, 3)), "same in every document"),
+        (np.zeros(3), "with two documents"),
+        (np.zeros((3, 1)), "with two documents"),
+        (np.zeros((0, 3)), "with two documents"),
+        (np.array([[1.0, math.nan]]), "not a finite number"),
+    ],
+)
 def test_documents_that_say_nothing_are_refused(paired: Any, said: str) -> None:
     with pytest.raises(ZooError, match=said):
         effects.documents(paired)
@@ -307,7 +401,9 @@ def test_power_has_a_number_for_every_effect() -> None:
 
 def test_the_expected_best_of_k_trials() -> None:
     scores = [3.0, 1.0, 2.0]
-    every = [np.mean([min(picked) for picked in itertools.product(scores, repeat=k)]) for k in (1, 2, 3)]
+    every = [
+        np.mean([min(picked) for picked in itertools.product(scores, repeat=k)]) for k in (1, 2, 3)
+    ]
     assert effects.expected_best(scores) == pytest.approx(every)
     assert effects.expected_best(scores, lower_is_better=False)[0] == pytest.approx(2)
     for bad in ([], [math.nan], [[1.0]]):

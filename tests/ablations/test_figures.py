@@ -27,8 +27,12 @@ def test_training_is_drawn_also_where_there_is_one_evaluation(tmp_path: Path) ->
     without = sections.training(judged(folder)[0])
     assert with_loss is not None
     assert without is not None
-    lines = [len(re.findall(r'stroke: #[^"]*stroke-width: 0\.8', part.svg)) for section in (with_loss, without)
-             for part in section.parts if isinstance(part, Picture)]
+    lines = [
+        len(re.findall(r'stroke: #[^"]*stroke-width: 0\.8', part.svg))
+        for section in (with_loss, without)
+        for part in section.parts
+        if isinstance(part, Picture)
+    ]
     assert lines[0] == lines[1] + 2, "a line an arm"
     for path in folder.glob("*/*/metrics.csv"):
         path.write_text("")
@@ -37,7 +41,11 @@ def test_training_is_drawn_also_where_there_is_one_evaluation(tmp_path: Path) ->
 
 def test_a_curve_is_the_mean_of_all_seeds_and_ends_where_one_diverges() -> None:
     """Of the seeds that are left the mean would fall as the worst leave it."""
-    runs = [np.array([[1, 2.0], [2, 4.0], [3, 3.0]]), np.array([[1, 4.0], [2, 6.0], [3, np.nan]]), np.empty((0, 2))]
+    runs = [
+        np.array([[1, 2.0], [2, 4.0], [3, 3.0]]),
+        np.array([[1, 4.0], [2, 6.0], [3, np.nan]]),
+        np.empty((0, 2)),
+    ]
     steps, mean, spread = figures.over_seeds(runs)
     assert (steps.tolist(), mean.tolist(), spread.tolist()) == ([1, 2], [3, 5], [1, 1])
     assert figures.over_seeds([runs[0], runs[1][:1]])[0].tolist() == [1]
@@ -50,7 +58,9 @@ def test_a_curve_is_the_mean_of_all_seeds_and_ends_where_one_diverges() -> None:
 def test_every_letter_of_a_picture_is_in_the_page_s_own_ink(tmp_path: Path) -> None:
     found, compared = judged(study(tmp_path / "s", {"a": 0.1, "b$_{c}": 0.2}, design="ladder"))
     below = sections.sections(found, compared)
-    pictures = [part.svg for section in below for part in section.parts if isinstance(part, Picture)]
+    pictures = [
+        part.svg for section in below for part in section.parts if isinstance(part, Picture)
+    ]
     pictures.append(figures.forest(found, compared))
     letters = [style for svg in pictures for style in re.findall(r"<text ([^>]*)>", svg)]
     assert len(letters) > 40
@@ -65,11 +75,15 @@ def test_a_name_in_any_script_is_drawn_without_a_warning(recwarn: pytest.Warning
 
 
 def test_of_many_arms_the_baseline_and_the_best_have_colours(tmp_path: Path) -> None:
-    folder = study(tmp_path / "s", {f"arm{number}": number / 10 for number in range(1, 12)}, seeds=2)
+    folder = study(
+        tmp_path / "s", {f"arm{number}": number / 10 for number in range(1, 12)}, seeds=2
+    )
     found = results.load(folder)
     assert list(figures.colours(found)) == ["base", *(f"arm{number}" for number in range(1, 7))]
     assert figures.REST not in figures.colours(found).values()
-    assert "Of the 12 arms, the baseline and the best are in colours" in str(sections.training(found))
+    assert "Of the 12 arms, the baseline and the best are in colours" in str(
+        sections.training(found)
+    )
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
@@ -86,8 +100,13 @@ def browse(*flags: str) -> str:
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip(f"no browser on PATH ({', '.join(BROWSERS)})")
-    done = subprocess.run([program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *flags],
-                          capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -98,17 +117,28 @@ def test_a_browser_shows_the_page_on_a_phone_without_overflow_or_a_request(tmp_p
     folder = study(tmp_path / "s", arms, design="ladder")
     report.write(folder)
     probe = tmp_path / "probe.html"
-    probe.write_text(PROBE % base64.b64encode((folder / "report.html").read_bytes()).decode(), encoding="utf-8")
-    told = re.search(r"overflow=(\S+) fetched=(\d+) pictures=(\d+)", browse("--virtual-time-budget=5000", "--dump-dom",
-                                                                           probe.as_uri()))
+    probe.write_text(
+        PROBE % base64.b64encode((folder / "report.html").read_bytes()).decode(), encoding="utf-8"
+    )
+    told = re.search(
+        r"overflow=(\S+) fetched=(\d+) pictures=(\d+)",
+        browse("--virtual-time-budget=5000", "--dump-dom", probe.as_uri()),
+    )
     assert told is not None
     assert (float(told[1]), int(told[2])) == (0, 0)
     assert int(told[3]) >= 4
     shot = tmp_path / "shot.png"
-    browse("--window-size=1000,1400", "--force-dark-mode", f"--screenshot={shot}", (folder / "report.html").as_uri())
+    browse(
+        "--window-size=1000,1400",
+        "--force-dark-mode",
+        f"--screenshot={shot}",
+        (folder / "report.html").as_uri(),
+    )
     pixels = rows_of(shot)
     assert len(pixels) > 1000
-    assert sum(len(set(row)) > 8 for row in pixels) > len(pixels) / 4, "most rows hold letters or lines"
+    assert sum(len(set(row)) > 8 for row in pixels) > len(pixels) / 4, (
+        "most rows hold letters or lines"
+    )
 
 
 def rows_of(path: Path) -> list[bytes]:

@@ -16,7 +16,11 @@ from ablations import conclusions, report
 from ablations.results import Results, Run
 
 FINDINGS = Path(__file__).parents[2] / "ablations" / "findings"
-RECORDED = ("documents", "documents_low", "documents_high")  # of losses by document, which are no part of the record
+RECORDED = (
+    "documents",
+    "documents_low",
+    "documents_high",
+)  # of losses by document, which are no part of the record
 
 
 def recorded(folder: Path) -> Results:
@@ -24,11 +28,24 @@ def recorded(folder: Path) -> Results:
     plan = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     runs = []
     for row in csv.DictReader((folder / "runs.csv").open(encoding="utf-8")):
-        number: dict[str, Any] = {key: json.loads(row[key]) for key in (
-            "value", "unigram_nats", "parameters", "flops_per_token", "tokens", "seconds") if row.get(key)}
+        number: dict[str, Any] = {
+            key: json.loads(row[key])
+            for key in (
+                "value",
+                "unigram_nats",
+                "parameters",
+                "flops_per_token",
+                "tokens",
+                "seconds",
+            )
+            if row.get(key)
+        }
         summary = number | {
-            "status": row["status"], "seed": int(row["seed"]), "git_sha": row["git_sha"],
-            "metrics": {plan["study"]["metric"]: number.pop("value")}, "data": {"fingerprint": row["fingerprint"]},
+            "status": row["status"],
+            "seed": int(row["seed"]),
+            "git_sha": row["git_sha"],
+            "metrics": {plan["study"]["metric"]: number.pop("value")},
+            "data": {"fingerprint": row["fingerprint"]},
             "overrides": shlex.split(row["command"])[3:],
         }
         runs.append(Run(row["arm"], int(row["seed"]), folder / "gone", summary))
@@ -36,13 +53,18 @@ def recorded(folder: Path) -> Results:
 
 
 def rows(lines: Iterable[str]) -> dict[str, dict[str, str]]:
-    return {row["arm"]: {key: cell for key, cell in row.items() if key not in RECORDED} for row in csv.DictReader(lines)}
+    return {
+        row["arm"]: {key: cell for key, cell in row.items() if key not in RECORDED}
+        for row in csv.DictReader(lines)
+    }
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in FINDINGS.glob("*/study.json")))
 def test_a_finding_follows_from_its_runs(name: str) -> None:
     found = recorded(FINDINGS / name)
-    now = rows(io.StringIO(report._csv(report.COMPARISON, report._arms(found, conclusions.compare(found)))))
+    now = rows(
+        io.StringIO(report._csv(report.COMPARISON, report._arms(found, conclusions.compare(found))))
+    )
     then = rows((FINDINGS / name / "comparison.csv").read_text(encoding="utf-8").splitlines())
     assert now.keys() == then.keys()
     told = (FINDINGS / name / "report.md").read_text(encoding="utf-8")

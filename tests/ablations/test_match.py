@@ -21,9 +21,14 @@ def made(factors: dict[str, list[Any]], **content: Any) -> plan.Plan:
 
 @pytest.mark.parametrize("model", ["gpt", "bert", "t5"])
 @pytest.mark.parametrize(("kind", "unit"), [("params", "parameters"), ("flops", "training_flops")])
-def test_families_are_matched_and_the_words_say_what_was_built(model: str, kind: str, unit: str) -> None:
-    found = made({"ffn": ["ffn=relu", "ffn=geglu", "ffn=swiglu"], "attn": ["attn=mha", {"attn": "mqa"}]},
-                 baseline=[f"model={model}"], match=kind)
+def test_families_are_matched_and_the_words_say_what_was_built(
+    model: str, kind: str, unit: str
+) -> None:
+    found = made(
+        {"ffn": ["ffn=relu", "ffn=geglu", "ffn=swiglu"], "attn": ["attn=mha", {"attn": "mqa"}]},
+        baseline=[f"model={model}"],
+        match=kind,
+    )
     target = found.costs[0][unit]
     for arm, configured, costing in zip(found.arms, found.configs, found.costs, strict=True):
         assert abs(costing[unit] - target) <= 0.01 * target, arm
@@ -40,8 +45,16 @@ def test_within_a_per_cent_nothing_is_changed() -> None:
 
 
 def test_experts_are_matched_by_what_a_token_passes_through() -> None:
-    found = made({"ffn": ["ffn=swiglu", {"ffn": "moe", "ffn.expert": {"name": "swiglu", "hidden": 50}, "ffn.experts": 4}]},
-                 match="active", match_by=["ffn.expert.hidden", "ffn.hidden"])
+    found = made(
+        {
+            "ffn": [
+                "ffn=swiglu",
+                {"ffn": "moe", "ffn.expert": {"name": "swiglu", "hidden": 50}, "ffn.experts": 4},
+            ]
+        },
+        match="active",
+        match_by=["ffn.expert.hidden", "ffn.hidden"],
+    )
     dense, sparse = found.costs
     assert dense["active"] == dense["parameters"]
     assert abs(sparse["active"] - dense["active"]) <= 0.01 * dense["active"]
@@ -55,21 +68,46 @@ def test_tokens_are_matched_by_steps() -> None:
 
 
 def test_a_width_is_a_multiple_of_what_it_must_be() -> None:
-    found = made({"ffn": ["ffn=relu", {"ffn": "swiglu", "ffn.hidden": 100, "ffn.multiple_of": 8}]}, match="none")
+    found = made(
+        {"ffn": ["ffn=relu", {"ffn": "swiglu", "ffn.hidden": 100, "ffn.multiple_of": 8}]},
+        match="none",
+    )
     assert match.step(found.configs[1], "ffn.hidden") == 8
-    found = made({"depth": ["arch.layers=2", "arch.layers=3"]}, match_by="arch.dim", common=[*TINY, "arch.dim=480"])
+    found = made(
+        {"depth": ["arch.layers=2", "arch.layers=3"]},
+        match_by="arch.dim",
+        common=[*TINY, "arch.dim=480"],
+    )
     assert found.configs[1]["arch"]["dim"] % 8 == 0
 
 
-@pytest.mark.parametrize(("told", "said"), [
-    ({"factors": {"ffn": ["ffn=relu", "ffn=swiglo"]}}, "no such ffn"),
-    ({"factors": {"depth": ["arch.layers=2", "arch.layers=9"]}}, "arm arch.layers=9: "),
-    ({"factors": {"ffn": ["ffn.hidden=64", "ffn.hidden=128"]}}, "its ffn.hidden is given"),
-    ({"factors": {"depth": ["arch.layers=2", "arch.layers=3"]}, "match_by": "ffn.wide"}, "no arm has ffn.wide"),
-    ({"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "match_by": "ffn.hiden"}, "match_by: no arm has ffn.hiden"),
-    ({"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "tune": {"grid": {"optim.rate": [1]}}}, "tune.grid: no option optim.rate"),
-    ({"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "tune": {"grid": {"optim.lr": [1]}, "seeds": [0]}}, "must not be among"),
-])
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"factors": {"ffn": ["ffn=relu", "ffn=swiglo"]}}, "no such ffn"),
+        ({"factors": {"depth": ["arch.layers=2", "arch.layers=9"]}}, "arm arch.layers=9: "),
+        ({"factors": {"ffn": ["ffn.hidden=64", "ffn.hidden=128"]}}, "its ffn.hidden is given"),
+        (
+            {"factors": {"depth": ["arch.layers=2", "arch.layers=3"]}, "match_by": "ffn.wide"},
+            "no arm has ffn.wide",
+        ),
+        (
+            {"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "match_by": "ffn.hiden"},
+            "match_by: no arm has ffn.hiden",
+        ),
+        (
+            {"factors": {"ffn": ["ffn=relu", "ffn=gelu"]}, "tune": {"grid": {"optim.rate": [1]}}},
+            "tune.grid: no option optim.rate",
+        ),
+        (
+            {
+                "factors": {"ffn": ["ffn=relu", "ffn=gelu"]},
+                "tune": {"grid": {"optim.lr": [1]}, "seeds": [0]},
+            },
+            "must not be among",
+        ),
+    ],
+)
 def test_what_cannot_be_matched_is_refused(told: dict[str, Any], said: str) -> None:
     with pytest.raises(ZooError) as refused:
         plan.make(studies.parse({"name": "own", "common": TINY} | told))
@@ -93,8 +131,11 @@ def test_a_crooked_cost_is_solved_in_few_tries() -> None:
 
 
 def test_two_hundred_arms_are_planned_while_one_waits() -> None:
-    factors = {"lr": [f"optim.lr={rate}e-4" for rate in range(1, 11)], "depth": [f"arch.layers={n}" for n in (1, 2, 3, 4)],
-               "ffn": ["ffn=relu", "ffn=gelu", "ffn=swiglu", "ffn=geglu", "ffn=relu2"]}
+    factors = {
+        "lr": [f"optim.lr={rate}e-4" for rate in range(1, 11)],
+        "depth": [f"arch.layers={n}" for n in (1, 2, 3, 4)],
+        "ffn": ["ffn=relu", "ffn=gelu", "ffn=swiglu", "ffn=geglu", "ffn=relu2"],
+    }
     begun = time.perf_counter()
     found = made(factors, design="factorial", match="none")
     assert len(found.arms) == len({repr(configured) for configured in found.configs}) == 200

@@ -29,11 +29,15 @@ def labels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the pictures are told to write on their axes; they themselves take a second each."""
     written: list[str] = []
     for name in ("curves", "cost", "positions", "forest"):
-        monkeypatch.setattr(figures, name, lambda found, *_: written.append(figures.axis(found)) or "<svg/>")
+        monkeypatch.setattr(
+            figures, name, lambda found, *_: written.append(figures.axis(found)) or "<svg/>"
+        )
     return written
 
 
-def measured(folder: Path, metric: str, effects: dict[str, float] | None = None, **more: Any) -> Path:
+def measured(
+    folder: Path, metric: str, effects: dict[str, float] | None = None, **more: Any
+) -> Path:
     """A study in which the arm `more` has three tenths more of a metric than the baseline, and `less` as much less."""
     study(folder, effects or {"more": 0.3, "less": -0.3}, metric=metric, **more)
     for path in folder.glob("*/*/summary.json"):
@@ -44,8 +48,9 @@ def measured(folder: Path, metric: str, effects: dict[str, float] | None = None,
 
 
 @pytest.mark.parametrize("metric", JUDGING, ids=named)
-def test_a_study_goes_by_the_direction_and_the_unit_of_its_metric(metric: metrics.Metric, tmp_path: Path,
-                                                                 labels: list[str]) -> None:
+def test_a_study_goes_by_the_direction_and_the_unit_of_its_metric(
+    metric: metrics.Metric, tmp_path: Path, labels: list[str]
+) -> None:
     folder = measured(tmp_path / "s", metric.name)
     found, compared, _ = report.write(folder)
     assert compared is not None
@@ -55,7 +60,9 @@ def test_a_study_goes_by_the_direction_and_the_unit_of_its_metric(metric: metric
     assert f"{best} is better than base: a difference of " in told
     assert f" {metric.unit}" in told
     assert f"| difference ({metric.unit}) |" in told
-    assert (" %)" in told.split("95 % interval")[0]) is not metric.share, "a share of a share would be misread"
+    assert (" %)" in told.split("95 % interval")[0]) is not metric.share, (
+        "a share of a share would be misread"
+    )
     if "nats" not in metric.unit:
         assert "nats" not in told
     assert labels
@@ -63,57 +70,102 @@ def test_a_study_goes_by_the_direction_and_the_unit_of_its_metric(metric: metric
     assert found.measure is metric
 
 
-@pytest.mark.parametrize(("metric", "first"), [("val/loss", "arm9"), ("train/tokens_per_second", "arm10")])
+@pytest.mark.parametrize(
+    ("metric", "first"), [("val/loss", "arm9"), ("train/tokens_per_second", "arm10")]
+)
 def test_colours_are_for_the_best_by_the_metric(metric: str, first: str, tmp_path: Path) -> None:
     effects = {f"arm{number}": (-1) ** number * number / 10 for number in range(1, 11)}
-    assert list(figures.colours(results.load(measured(tmp_path / "s", metric, effects, seeds=1))))[1] == first
+    assert (
+        list(figures.colours(results.load(measured(tmp_path / "s", metric, effects, seeds=1))))[1]
+        == first
+    )
 
 
 @pytest.mark.parametrize("metric", JUDGING, ids=named)
 def test_tuning_chooses_what_is_best_by_the_metric(metric: metrics.Metric, tmp_path: Path) -> None:
-    summaries = {f"{trial}/{seed}": {"metrics": {"val/loss": 1.0, metric.name: value}}
-                 for trial, value in enumerate([0.5, 0.9, 0.1]) for seed in (7, 8)}
+    summaries = {
+        f"{trial}/{seed}": {"metrics": {"val/loss": 1.0, metric.name: value}}
+        for trial, value in enumerate([0.5, 0.9, 0.1])
+        for seed in (7, 8)
+    }
     chosen = execution.tuned(planned(tmp_path, summaries, metric.name))
     assert chosen == {"a": {"optim.lr": 3 if metric.better == "lower" else 2}}
 
 
-@pytest.mark.parametrize("metric", ["val/los", "train/nonsense", "accuracy", "", "train/lr", "val/accuracy "])
+@pytest.mark.parametrize(
+    "metric", ["val/los", "train/nonsense", "accuracy", "", "train/lr", "val/accuracy "]
+)
 def test_a_metric_without_a_direction_is_refused_in_the_plan(metric: str) -> None:
     with pytest.raises(ZooError, match=f"metric={metric}: "):
-        studies.parse({"name": "own", "factors": {"norm": ["norm=layer", "norm=rms"]}, "metric": metric})
+        studies.parse(
+            {"name": "own", "factors": {"norm": ["norm=layer", "norm=rms"]}, "metric": metric}
+        )
 
 
 def test_a_sweep_of_wandb_has_the_direction_as_its_goal(tmp_path: Path) -> None:
     for metric, goal in (("train/tokens_per_second", "maximize"), ("val/perplexity", "minimize")):
-        content = {"name": "own", "factors": {"norm": ["norm=layer", "norm=rms"]}, "metric": metric, "common": ["logger=wandb"]}
+        content = {
+            "name": "own",
+            "factors": {"norm": ["norm=layer", "norm=rms"]},
+            "metric": metric,
+            "common": ["logger=wandb"],
+        }
         agents.write(plan.make(studies.parse(content)), [], tmp_path / "sweep.yaml")
         told = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
         assert told["metric"] == {"name": metric, "goal": goal}
 
 
 def test_the_power_of_another_metric_is_not_told_by_the_spread_of_the_loss() -> None:
-    content = {"name": "own", "factors": {"norm": ["norm=layer", "norm=rms"]}, "metric": "train/tokens_per_second",
-               "margin": 100.0}
+    content = {
+        "name": "own",
+        "factors": {"norm": ["norm=layer", "norm=rms"]},
+        "metric": "train/tokens_per_second",
+        "margin": 100.0,
+    }
     assert plan._power(studies.parse(content), 1) == (
-        "power is not known: give sd, how much train/tokens_per_second varies over seeds, in tokens per second")
-    assert plan._power(studies.parse(content | {"sd": 50.0}), 1).startswith("power to see a difference of the margin, 100:")
+        "power is not known: give sd, how much train/tokens_per_second varies over seeds, in tokens per second"
+    )
+    assert plan._power(studies.parse(content | {"sd": 50.0}), 1).startswith(
+        "power to see a difference of the margin, 100:"
+    )
 
 
 def test_every_metric_that_a_run_has_is_declared(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     summary = run.run(config.compose([*words, "trainer.max_steps=2"]), tmp_path / "run", [])
     assert set(summary["metrics"]) == set(metrics.METRICS)
-    measure = {name: metrics.of(name) for name in summary["metrics"] if metrics.METRICS[name].better}
+    measure = {
+        name: metrics.of(name) for name in summary["metrics"] if metrics.METRICS[name].better
+    }
     levels = {name: metric.unigram(summary) for name, metric in measure.items() if metric.unigram}
     nats = summary["unigram_nats"]
-    assert levels == {"val/loss": nats, "val/perplexity": pytest.approx(math.exp(nats)),
-                      "val/bits_per_byte": pytest.approx(nats / summary["metrics"]["val/loss"]
-                                                         * summary["metrics"]["val/bits_per_byte"], rel=0.01)}
+    assert levels == {
+        "val/loss": nats,
+        "val/perplexity": pytest.approx(math.exp(nats)),
+        "val/bits_per_byte": pytest.approx(
+            nats / summary["metrics"]["val/loss"] * summary["metrics"]["val/bits_per_byte"],
+            rel=0.01,
+        ),
+    }
 
 
-@pytest.mark.parametrize(("value", "number"), [
-    (1, 1.0), (0.5, 0.5), (-2.0, -2.0), (None, None), (math.nan, None), (math.inf, None), (-math.inf, None), (True, None),
-    ("1", None), ([], None), (10**400, None), (1e200, None)])
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (1, 1.0),
+        (0.5, 0.5),
+        (-2.0, -2.0),
+        (None, None),
+        (math.nan, None),
+        (math.inf, None),
+        (-math.inf, None),
+        (True, None),
+        ("1", None),
+        ([], None),
+        (10**400, None),
+        (1e200, None),
+    ],
+)
 def test_a_number_is_finite_or_none(value: Any, number: float | None) -> None:
     assert metrics.number(value) == number
 

@@ -24,32 +24,64 @@ UNIGRAM = 3.2
 SEEDS = 6
 
 
-def run(folder: Path, arm: str, seed: int, value: float | None, status: str = "finished", **more: Any) -> None:
+def run(
+    folder: Path, arm: str, seed: int, value: float | None, status: str = "finished", **more: Any
+) -> None:
     folder.mkdir(parents=True)
     summary = {
-        "status": status, "seed": seed, "overrides": [f"norm={arm}", f"seed={seed}", "hydra.x=1", "resume=auto"], "error": None,
-        "metrics": {"val/loss": value, "val/bits_per_byte": 2.0}, "parameters": 1000, "flops_per_token": 6000, "tokens": 50,
-        "seconds": 3.0, "data": {"fingerprint": "f" * 64, "unigram_nats": UNIGRAM, "documents": 7},
-        "versions": {"torch": "2"}, "over": None, "git_sha": "a" * 40, "tokens_per_second": 10.0,
+        "status": status,
+        "seed": seed,
+        "overrides": [f"norm={arm}", f"seed={seed}", "hydra.x=1", "resume=auto"],
+        "error": None,
+        "metrics": {"val/loss": value, "val/bits_per_byte": 2.0},
+        "parameters": 1000,
+        "flops_per_token": 6000,
+        "tokens": 50,
+        "seconds": 3.0,
+        "data": {"fingerprint": "f" * 64, "unigram_nats": UNIGRAM, "documents": 7},
+        "versions": {"torch": "2"},
+        "over": None,
+        "git_sha": "a" * 40,
+        "tokens_per_second": 10.0,
     } | more
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     config = {"tokenizer": {"name": "byte"}, "objective": {"name": "clm"}, "loader": {"length": 4}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    (folder / "metrics.csv").write_text(f"step,train/loss,val/loss\n1,3.0,\n2,,{value or ''}\n", encoding="utf-8")
+    (folder / "metrics.csv").write_text(
+        f"step,train/loss,val/loss\n1,3.0,\n2,,{value or ''}\n", encoding="utf-8"
+    )
     np.savez(folder / "evaluation.npz", position_nats=np.ones(8), position_tokens=np.ones(8))
 
 
-def study(folder: Path, effects: dict[str, float], seeds: int = SEEDS, noise: float = 0.01,
-          levels: dict[str, dict[str, str]] | None = None, **more: Any) -> Path:
+def study(
+    folder: Path,
+    effects: dict[str, float],
+    seeds: int = SEEDS,
+    noise: float = 0.01,
+    levels: dict[str, dict[str, str]] | None = None,
+    **more: Any,
+) -> Path:
     """A study whose arms differ from `base` by these effects, with noise between seeds."""
     draw = random.Random(0)
     for arm, effect in {"base": 0.0, **effects}.items():
         for seed in range(seeds):
             run(folder / arm / f"seed_{seed}", arm, seed, 2.0 + effect + draw.gauss(0, noise))
-    content = {"hash": "h" * 64, "baseline": "base",
-               "arms": [{"name": arm, "levels": (levels or {}).get(arm, {})} for arm in ("base", *effects)],
-               "study": {"name": "planted", "question": "What is <b>each</b> worth?", "seeds": list(range(seeds)),
-                         "metric": "val/loss", "margin": 0.05} | more, "looks": [{"hash": "h" * 64}]}
+    content = {
+        "hash": "h" * 64,
+        "baseline": "base",
+        "arms": [
+            {"name": arm, "levels": (levels or {}).get(arm, {})} for arm in ("base", *effects)
+        ],
+        "study": {
+            "name": "planted",
+            "question": "What is <b>each</b> worth?",
+            "seeds": list(range(seeds)),
+            "metric": "val/loss",
+            "margin": 0.05,
+        }
+        | more,
+        "looks": [{"hash": "h" * 64}],
+    }
     (folder / "study.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
@@ -64,17 +96,42 @@ def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"worse": 0.3, "better": -0.3, "same": 0.0})
     assert verdicts(folder) == {"worse": "worse", "better": "better", "same": "equivalent"}
     report.write(folder)
-    rows = {row["arm"]: row for row in csv.DictReader((folder / "comparison.csv").open(encoding="utf-8"))}
-    assert list(rows["worse"])[:11] == ["arm", "n", "mean", "difference", "low", "high", "p", "p_holm", "verdict", "parameters",
-                                        "flops"]
+    rows = {
+        row["arm"]: row
+        for row in csv.DictReader((folder / "comparison.csv").open(encoding="utf-8"))
+    }
+    assert list(rows["worse"])[:11] == [
+        "arm",
+        "n",
+        "mean",
+        "difference",
+        "low",
+        "high",
+        "p",
+        "p_holm",
+        "verdict",
+        "parameters",
+        "flops",
+    ]
     assert float(rows["worse"]["difference"]) == pytest.approx(0.3, abs=0.05)
-    assert float(rows["worse"]["low"]) < float(rows["worse"]["difference"]) < float(rows["worse"]["high"])
-    assert (rows["base"]["verdict"], rows["base"]["n"], rows["base"]["p"]) == ("baseline", str(SEEDS), "")
+    assert (
+        float(rows["worse"]["low"])
+        < float(rows["worse"]["difference"])
+        < float(rows["worse"]["high"])
+    )
+    assert (rows["base"]["verdict"], rows["base"]["n"], rows["base"]["p"]) == (
+        "baseline",
+        str(SEEDS),
+        "",
+    )
     runs = list(csv.DictReader((folder / "runs.csv").open(encoding="utf-8")))
     assert len(runs) == 4 * SEEDS
     assert runs[0]["command"] == "python -m zoo.train norm=base seed=0"
     told = (folder / "report.md").read_text(encoding="utf-8")
-    assert re.search(r"better is better than base: a difference of −0\.(29|30)\d+ nats per token \(−1[45]\.\d %\), 95 %", told)
+    assert re.search(
+        r"better is better than base: a difference of −0\.(29|30)\d+ nats per token \(−1[45]\.\d %\), 95 %",
+        told,
+    )
 
 
 def test_the_undecided_is_said_to_be_so_with_the_seeds_that_it_takes(tmp_path: Path) -> None:
@@ -95,7 +152,11 @@ class Page(html.parser.HTMLParser):
         self.fetched: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: Any) -> None:
-        self.fetched += [value for name, value in attributes if name in ("src", "href") and not value.startswith("#")]
+        self.fetched += [
+            value
+            for name, value in attributes
+            if name in ("src", "href") and not value.startswith("#")
+        ]
         if tag not in ("meta", "br", "wbr", "path", "use", "rect", "line", "circle"):
             self.open.append(tag)
 
@@ -105,7 +166,11 @@ class Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
     def handle_startendtag(self, tag: str, attributes: Any) -> None:
-        self.fetched += [value for name, value in attributes if name in ("src", "xlink:href") and not value.startswith("#")]
+        self.fetched += [
+            value
+            for name, value in attributes
+            if name in ("src", "xlink:href") and not value.startswith("#")
+        ]
 
 
 def test_the_page_needs_no_network_and_says_text_as_text(tmp_path: Path) -> None:
@@ -154,7 +219,9 @@ def test_where_nothing_learned_there_is_no_difference(tmp_path: Path) -> None:
     assert compared is not None
     assert (compared["a"].difference, compared["a"].percent, compared["a"].p) == (None, None, None)
     said = conclusions.sentence(compared["a"], compared, "val/loss")
-    assert said.startswith("a: no run of it or of base learned anything, so that nothing can be said.")
+    assert said.startswith(
+        "a: no run of it or of base learned anything, so that nothing can be said."
+    )
 
 
 def test_few_seeds_name_no_winner(tmp_path: Path) -> None:
@@ -174,7 +241,9 @@ def test_half_way_there_is_no_verdict(status: str, tmp_path: Path) -> None:
     _, _, told = report.write(folder)
     assert verdicts(folder) == {"far": "exploratory"}
     assert any("1 of 12 runs are still to end" in line for line in told)
-    assert "not all runs have ended (5 seeds so far)" in (folder / "report.md").read_text(encoding="utf-8")
+    assert "not all runs have ended (5 seeds so far)" in (folder / "report.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_an_accuracy_counts_a_diverged_run_as_none(tmp_path: Path) -> None:
@@ -182,8 +251,14 @@ def test_an_accuracy_counts_a_diverged_run_as_none(tmp_path: Path) -> None:
     for arm, seed in itertools.product(("base", "a"), range(SEEDS)):
         shutil.rmtree(folder / arm / f"seed_{seed}")
         bad = (arm, seed) == ("a", 0)
-        run(folder / arm / f"seed_{seed}", arm, seed, 2.0, "diverged" if bad else "finished",
-            metrics={} if bad else {"val/accuracy": 0.5 + 0.01 * seed})
+        run(
+            folder / arm / f"seed_{seed}",
+            arm,
+            seed,
+            2.0,
+            "diverged" if bad else "finished",
+            metrics={} if bad else {"val/accuracy": 0.5 + 0.01 * seed},
+        )
     compared, _ = conclusions.judged(results.load(folder))
     assert compared is not None
     assert compared["a"].difference == pytest.approx(-0.5 / SEEDS)
@@ -201,16 +276,23 @@ def test_a_second_look_is_tested_harder_and_told(tmp_path: Path) -> None:
 
 
 def test_an_expectation_is_held_against_what_was_found(tmp_path: Path) -> None:
-    _, _, told = report.write(study(tmp_path / "s", {"a": 0.5, "b": 0.5}, expected={"a": "worse", "b": "better"}))
+    _, _, told = report.write(
+        study(tmp_path / "s", {"a": 0.5, "b": 0.5}, expected={"a": "worse", "b": "better"})
+    )
     assert "a: worse, as expected by the study." in told
     assert "b: worse, where better was expected by the study." in told
 
 
-@pytest.mark.parametrize(("more", "said"), [
-    ({"data": {"fingerprint": "other", "unigram_nats": 3.0}}, "the data's fingerprint"),
-    ({"over": "the hidden tokens alone"}, "what their loss is over"),
-])
-def test_runs_of_different_data_are_not_compared(more: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"data": {"fingerprint": "other", "unigram_nats": 3.0}}, "the data's fingerprint"),
+        ({"over": "the hidden tokens alone"}, "what their loss is over"),
+    ],
+)
+def test_runs_of_different_data_are_not_compared(
+    more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     shutil.rmtree(folder / "a" / "seed_0")
     run(folder / "a" / "seed_0", "a", 0, 2.0, **more)
@@ -222,7 +304,9 @@ def test_another_vocabulary_is_another_tokenizer(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     for arm, vocab in (("base", 300), ("a", 4096)):
         for seed in range(SEEDS):
-            (folder / arm / f"seed_{seed}" / "config.yaml").write_text(f"tokenizer: {{name: bpe, vocab: {vocab}}}")
+            (folder / arm / f"seed_{seed}" / "config.yaml").write_text(
+                f"tokenizer: {{name: bpe, vocab: {vocab}}}"
+            )
     with pytest.raises(ZooError, match="the runs differ in the tokenizer"):
         report.write(folder)
 
@@ -261,11 +345,17 @@ def test_an_arm_of_which_nothing_ended_is_no_number(tmp_path: Path) -> None:
         shutil.rmtree(folder / "gone" / f"seed_{seed}")
     _, compared, _ = report.write(folder)
     assert compared is None or compared["gone"].difference is None
-    row = next(row for row in csv.DictReader((folder / "comparison.csv").open(encoding="utf-8")) if row["arm"] == "gone")
+    row = next(
+        row
+        for row in csv.DictReader((folder / "comparison.csv").open(encoding="utf-8"))
+        if row["arm"] == "gone"
+    )
     assert row["mean"] == row["difference"] == row["p"] == ""
 
 
-def test_a_sweep_that_nobody_planned_is_compared_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_that_nobody_planned_is_compared_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     draw, number = random.Random(1), 0
     for arm, effect in (("layer", 0.0), ("rms", 0.4)):
         for seed in range(SEEDS):
@@ -288,12 +378,23 @@ def test_a_sweep_names_its_arms_by_what_differs(tmp_path: Path) -> None:
     assert results.load(tmp_path).arms == ["norm=rms", "ffn=relu norm=rms", "ffn=relu", "default"]
     for number in range(1, 5):
         shutil.rmtree(tmp_path / str(number))
-    assert results.load(tmp_path).arms == ["experiment=pilot norm=rms"], "nothing differs where there is one"
+    assert results.load(tmp_path).arms == ["experiment=pilot norm=rms"], (
+        "nothing differs where there is one"
+    )
 
 
-@pytest.mark.parametrize(("metric", "percent", "said"), [
-    ("val/loss", -3.14, " (−3.1 %)"), ("val/accuracy", -3.14, ""), ("val/loss", 1e6, ""), ("val/loss", None, "")])
-def test_a_share_is_said_where_it_says_something(metric: str, percent: float | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("metric", "percent", "said"),
+    [
+        ("val/loss", -3.14, " (−3.1 %)"),
+        ("val/accuracy", -3.14, ""),
+        ("val/loss", 1e6, ""),
+        ("val/loss", None, ""),
+    ],
+)
+def test_a_share_is_said_where_it_says_something(
+    metric: str, percent: float | None, said: str
+) -> None:
     assert conclusions._percent(Effect("a", 5, "better", percent=percent), metric) == said
 
 
@@ -304,7 +405,12 @@ def test_a_damaged_file_of_one_run_ends_no_report(tmp_path: Path) -> None:
     (place / "evaluation.npz").write_bytes((place / "evaluation.npz").read_bytes()[:60])
     (place / "config.yaml").write_text("{a: [", encoding="utf-8")
     one = results.load(folder).of("a")[0]
-    assert (len(one.curve("val/loss")), one.by_position, one.by_document, one.config) == (0, None, None, {})
+    assert (len(one.curve("val/loss")), one.by_position, one.by_document, one.config) == (
+        0,
+        None,
+        None,
+        {},
+    )
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

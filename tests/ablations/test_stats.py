@@ -36,14 +36,22 @@ def _no_warning() -> Any:
 def outcomes(values: Any, **more: Any) -> list[Outcome]:
     """Runs of (arms, seeds), the first arm the baseline `base`, the others `a`, `b` and so on."""
     names = ["base", *"abcdefgh"]
-    return [Outcome(names[arm], seed, value, **more) for arm, row in enumerate(values) for seed, value in enumerate(row)]
+    return [
+        Outcome(names[arm], seed, value, **more)
+        for arm, row in enumerate(values)
+        for seed, value in enumerate(row)
+    ]
 
 
-def draw(n: int, sds: Any = (1.0,) * 6, rho: float = 0.0, repeats: int = REPEATS, seed: int = 0) -> np.ndarray:
+def draw(
+    n: int, sds: Any = (1.0,) * 6, rho: float = 0.0, repeats: int = REPEATS, seed: int = 0
+) -> np.ndarray:
     """Values as (repeats, seeds, arms) that share `rho` of their variance within a seed."""
     generator = np.random.default_rng(seed)
     shared = generator.standard_normal((repeats, n, 1))
-    return np.asarray(sds) * (rho**0.5 * shared + (1 - rho) ** 0.5 * generator.standard_normal((repeats, n, len(sds))))
+    return np.asarray(sds) * (
+        rho**0.5 * shared + (1 - rho) ** 0.5 * generator.standard_normal((repeats, n, len(sds)))
+    )
 
 
 def against_baseline(values: np.ndarray) -> np.ndarray:
@@ -70,7 +78,9 @@ def at_most(rate: float, limit: float, repeats: int = REPEATS) -> bool:
 
 
 def example(n: int = 6) -> list[list[float]]:
-    return (draw(n, (1.0, 0.5, 2.0, 1.0), 0.5, 1, seed=3)[0].T + np.array([[9.0], [8.0], [9.2], [9.0]])).tolist()
+    return (
+        draw(n, (1.0, 0.5, 2.0, 1.0), 0.5, 1, seed=3)[0].T + np.array([[9.0], [8.0], [9.2], [9.0]])
+    ).tolist()
 
 
 def test_it_is_the_paired_t_of_scipy() -> None:
@@ -80,7 +90,9 @@ def test_it_is_the_paired_t_of_scipy() -> None:
         test = scipy_stats.ttest_rel(row, values[0])
         assert effect.p == pytest.approx(test.pvalue)
         assert (effect.low, effect.high) == pytest.approx(tuple(test.confidence_interval()))
-        assert effect.equivalence_p == pytest.approx(ttost_paired(np.array(row), np.array(values[0]), -0.3, 0.3)[0])
+        assert effect.equivalence_p == pytest.approx(
+            ttost_paired(np.array(row), np.array(values[0]), -0.3, 0.3)[0]
+        )
 
 
 def test_the_family_is_corrected_as_statsmodels_does() -> None:
@@ -109,23 +121,34 @@ def test_an_example_by_hand() -> None:
 def test_an_arm_leaves_the_numbers_of_the_others_as_they_are() -> None:
     """Also one that is noisy, or of which a run diverged; only what the family asks for grows with it."""
     runs = outcomes(example(8))
-    lost = [Outcome("d", seed, 2.0 + seed / 7) for seed in range(7)] + [Outcome("d", 7, None, "diverged")]
+    lost = [Outcome("d", seed, 2.0 + seed / 7) for seed in range(7)] + [
+        Outcome("d", 7, None, "diverged")
+    ]
     noisy = [Outcome("e", seed, 9.0 + 8 * (-1) ** seed) for seed in range(8)]
     before = {effect.arm: effect for effect in compare(runs, "base", margin=1.0, cap=20.0).effects}
     after = compare([*runs, *lost, *noisy], "base", margin=1.0, cap=20.0)
     for arm, effect in before.items():
-        assert [getattr(after[arm], name) for name in ("low", "high", "p", "equivalence_p", "sd")] == [
-            getattr(effect, name) for name in ("low", "high", "p", "equivalence_p", "sd")]
+        assert [
+            getattr(after[arm], name) for name in ("low", "high", "p", "equivalence_p", "sd")
+        ] == [getattr(effect, name) for name in ("low", "high", "p", "equivalence_p", "sd")]
     there = np.array([run.value for run in runs if run.arm == "base"])
     differences = np.append(2.0 + np.arange(7) / 7, 20.0) - there
     assert after["d"].p == pytest.approx(scipy_stats.ttest_1samp(differences, 0).pvalue)
 
 
 def test_the_order_of_the_runs_decides_nothing() -> None:
-    runs = [*outcomes(example(8)), Outcome("d", 0, None, "diverged"), Outcome("d", 1, 9.0), Outcome("d", 2, None, "failed")]
+    runs = [
+        *outcomes(example(8)),
+        Outcome("d", 0, None, "diverged"),
+        Outcome("d", 1, 9.0),
+        Outcome("d", 2, None, "failed"),
+    ]
     expected = compare(runs, "base", margin=0.3, cap=12)
     for seed in range(5):
-        assert compare(random.Random(seed).sample(runs, len(runs)), "base", margin=0.3, cap=12) == expected
+        assert (
+            compare(random.Random(seed).sample(runs, len(runs)), "base", margin=0.3, cap=12)
+            == expected
+        )
 
 
 def test_rho_is_the_correlation_within_a_seed() -> None:
@@ -140,7 +163,9 @@ def test_rho_is_the_correlation_within_a_seed() -> None:
 def study(shift: float, n: int = 8, sd: float = 0.1, **more: Any) -> Comparison:
     noise = draw(n, (sd, sd), 0, 1, seed=5)[0].T
     noise -= noise.mean(1, keepdims=True)
-    return compare(outcomes([3 + noise[0], 3 + shift + noise[1]]), "base", **({"margin": 0.2} | more))
+    return compare(
+        outcomes([3 + noise[0], 3 + shift + noise[1]]), "base", **({"margin": 0.2} | more)
+    )
 
 
 def test_the_four_verdicts() -> None:
@@ -206,7 +231,10 @@ def test_equivalence_can_decide_sooner_than_a_difference() -> None:
 def test_a_comparison_can_be_written_down() -> None:
     runs = [*outcomes(example(8)), Outcome("d", 0, None, "diverged")]
     found = dataclasses.asdict(compare(runs, "base", margin=0.3, cap=12))
-    assert json.loads(json.dumps(found, allow_nan=False))["effects"][0]["verdict"] == found["effects"][0]["verdict"]
+    assert (
+        json.loads(json.dumps(found, allow_nan=False))["effects"][0]["verdict"]
+        == found["effects"][0]["verdict"]
+    )
 
 
 # What is not a number
@@ -214,28 +242,44 @@ def test_a_comparison_can_be_written_down() -> None:
 
 def test_a_diverged_run_counts_at_the_cap_and_is_told() -> None:
     values = example(5)
-    for lost in (Outcome("a", 0, None, "diverged"), Outcome("a", 0, math.nan), Outcome("a", 0, 9.0, stuck=True),
-                 Outcome("a", 0, math.inf), Outcome("a", 0, None), Outcome("a", 0, -math.inf, "diverged"),
-                 Outcome("a", 0, 1e200)):
+    for lost in (
+        Outcome("a", 0, None, "diverged"),
+        Outcome("a", 0, math.nan),
+        Outcome("a", 0, 9.0, stuck=True),
+        Outcome("a", 0, math.inf),
+        Outcome("a", 0, None),
+        Outcome("a", 0, -math.inf, "diverged"),
+        Outcome("a", 0, 1e200),
+    ):
         runs = [run for run in outcomes(values) if (run.arm, run.seed) != ("a", 0)]
         found = compare([*runs, lost], "base", margin=0.3, cap=20)
         effect = found["a"]
         assert effect.mean == pytest.approx((20 + sum(values[1][1:])) / 5)
         assert (effect.diverged, effect.capped, effect.runs) == (1, 1, 5)
-        assert effect.divergence_p == pytest.approx(scipy_stats.fisher_exact([[1, 4], [0, 5]]).pvalue)
-        assert any("1 of a" in note and "counts at" in note and "20.0000" in note for note in found.notes)
+        assert effect.divergence_p == pytest.approx(
+            scipy_stats.fisher_exact([[1, 4], [0, 5]]).pvalue
+        )
+        assert any(
+            "1 of a" in note and "counts at" in note and "20.0000" in note for note in found.notes
+        )
 
 
 def test_how_often_an_arm_diverges_is_compared_with_how_often_the_baseline_does() -> None:
     lost = {("base", 0), ("a", 0), ("a", 1), ("a", 2)}
-    runs = [Outcome(run.arm, run.seed, None, "diverged") if (run.arm, run.seed) in lost else run
-            for run in outcomes(example(5)) if (run.arm, run.seed) != ("a", 4)]
+    runs = [
+        Outcome(run.arm, run.seed, None, "diverged") if (run.arm, run.seed) in lost else run
+        for run in outcomes(example(5))
+        if (run.arm, run.seed) != ("a", 4)
+    ]
     effect = compare(runs, "base", margin=0.3, cap=20)["a"]
     assert effect.divergence_p == pytest.approx(scipy_stats.fisher_exact([[3, 1], [1, 4]]).pvalue)
 
 
 def test_diverging_is_no_gain_over_finished_runs_beyond_the_cap() -> None:
-    runs = [*outcomes([[9.0, 8.0, 9.5, 9.1, 8.8]]), *(Outcome("a", seed, None, "diverged") for seed in range(5))]
+    runs = [
+        *outcomes([[9.0, 8.0, 9.5, 9.1, 8.8]]),
+        *(Outcome("a", seed, None, "diverged") for seed in range(5)),
+    ]
     found = compare(runs, "base", margin=0.1, cap=5)
     assert found["a"].mean == 9.5
     assert (found["a"].difference or 0) > 0
@@ -244,9 +288,18 @@ def test_diverging_is_no_gain_over_finished_runs_beyond_the_cap() -> None:
 
 def test_an_arm_that_always_diverges_is_worse_and_has_no_interval() -> None:
     runs = [*outcomes(example(5)), *(Outcome("d", seed, None, "diverged") for seed in range(5))]
-    with_it, without = compare(runs, "base", margin=0.3, cap=30), compare(outcomes(example(5)), "base", margin=0.3)
+    with_it, without = (
+        compare(runs, "base", margin=0.3, cap=30),
+        compare(outcomes(example(5)), "base", margin=0.3),
+    )
     effect = with_it["d"]
-    assert (effect.verdict, effect.low, effect.high, effect.sd, effect.rho) == ("worse", None, None, None, None)
+    assert (effect.verdict, effect.low, effect.high, effect.sd, effect.rho) == (
+        "worse",
+        None,
+        None,
+        None,
+        None,
+    )
     assert effect.divergence_p == pytest.approx(2 / 252)
     assert with_it["a"].p == pytest.approx(without["a"].p), "a repeated cap lends no variance"
 
@@ -258,19 +311,34 @@ def test_a_baseline_that_always_diverges_is_told_apart_from_its_like() -> None:
 
 
 def test_where_the_baseline_always_diverges_there_is_no_interval() -> None:
-    runs = [*(Outcome("base", seed, None, "diverged") for seed in range(5)), *outcomes([[1.0, 1.1, 1.3, 1.2, 1.1]])]
-    effect = compare([dataclasses.replace(run, arm="a") if run.status == "finished" else run for run in runs], "base",
-                     margin=0.3, cap=5)["a"]
+    runs = [
+        *(Outcome("base", seed, None, "diverged") for seed in range(5)),
+        *outcomes([[1.0, 1.1, 1.3, 1.2, 1.1]]),
+    ]
+    effect = compare(
+        [dataclasses.replace(run, arm="a") if run.status == "finished" else run for run in runs],
+        "base",
+        margin=0.3,
+        cap=5,
+    )["a"]
     assert (effect.verdict, effect.low, effect.high, effect.sd) == ("better", None, None, None)
     assert any("every run of base diverged" in note for note in effect.notes)
 
 
 def test_missing_runs_are_counted_and_not_compared() -> None:
-    runs = [*outcomes(example(6)), *(Outcome("d", seed, 1.0, status) for seed, status in enumerate(["failed", "running"]))]
+    runs = [
+        *outcomes(example(6)),
+        *(Outcome("d", seed, 1.0, status) for seed, status in enumerate(["failed", "running"])),
+    ]
     runs[6] = dataclasses.replace(runs[6], status="interrupted")
     found = compare(runs, "base", margin=0.3)
     assert (found["a"].n, found["a"].missing) == (5, 1)
-    assert (found["d"].n, found["d"].missing, found["d"].mean, found["d"].verdict) == (0, 2, None, "exploratory")
+    assert (found["d"].n, found["d"].missing, found["d"].mean, found["d"].verdict) == (
+        0,
+        2,
+        None,
+        "exploratory",
+    )
     assert found.missing["d"] == {"failed": 1, "running": 1}
     assert any("d lacks runs: 1 failed, 1 running" in note for note in found.notes)
     assert found.family == 3
@@ -282,22 +350,35 @@ def test_a_seed_without_its_partner_is_told() -> None:
     assert any("1 of its seeds" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("rows", "said"), [
-    ([[1.0] * 5, [1.1] * 5], "no variance"),
-    ([[1.0, 2.0, 3.0, 4.0, 5.0], [1.1, 2.1, 3.1, 4.1, 5.1]], "no variance"),
-    ([[1.0, 2.0, 3.0, 4.0, 5.0]] * 2, "identical to base"),
-    ([[0.0] * 5] * 2, "identical to base"),
-    ([[1.0], [2.0]], "1 paired seed,"),
-])
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[1.0] * 5, [1.1] * 5], "no variance"),
+        ([[1.0, 2.0, 3.0, 4.0, 5.0], [1.1, 2.1, 3.1, 4.1, 5.1]], "no variance"),
+        ([[1.0, 2.0, 3.0, 4.0, 5.0]] * 2, "identical to base"),
+        ([[0.0] * 5] * 2, "identical to base"),
+        ([[1.0], [2.0]], "1 paired seed,"),
+    ],
+)
 def test_where_nothing_varies_nothing_is_tested(rows: Any, said: str) -> None:
     effect = compare(outcomes(rows), "base", margin=0.3)["a"]
-    assert [effect.p, effect.p_holm, effect.low, effect.equivalence_p, effect.sign_flip, effect.needed] == [None] * 6
+    assert [
+        effect.p,
+        effect.p_holm,
+        effect.low,
+        effect.equivalence_p,
+        effect.sign_flip,
+        effect.needed,
+    ] == [None] * 6
     assert effect.verdict == ("inconclusive" if len(rows[0]) >= 5 else "exploratory")
     assert any(said in note for note in effect.notes)
 
 
 def test_where_every_run_diverged_no_number_of_seeds_is_said_to_decide() -> None:
-    runs = [*outcomes([[1.0, 9.0, 8.0, 9.0, 8.0]]), *(Outcome("bad", seed, None, "diverged") for seed in range(5))]
+    runs = [
+        *outcomes([[1.0, 9.0, 8.0, 9.0, 8.0]]),
+        *(Outcome("bad", seed, None, "diverged") for seed in range(5)),
+    ]
     effect = compare(runs, "base", margin=0.3, cap=4.5)["bad"]
     assert (effect.verdict, effect.needed) == ("inconclusive", None)
     assert not any("would decide" in note for note in effect.notes)
@@ -310,19 +391,32 @@ def test_two_arms_that_are_one_are_told() -> None:
     assert any("identical to a" in note for note in found["d"].notes)
 
 
-@pytest.mark.parametrize(("runs", "more", "said"), [
-    ([], {}, "no runs"),
-    (outcomes([[1.0]]), {"baseline": "bsae"}, "'bsae' has no run that ended; arms that have: base"),
-    ([Outcome("base", 0, None, "failed")], {}, "arms that have: none"),
-    ([*outcomes([[1.0]]), Outcome("base", 0, 2.0)], {}, "two runs of seed 0"),
-    (outcomes([[math.nan], [math.nan]]), {}, r"every run diverged \(a, base\), and no value is known"),
-    (outcomes([[1.0]]), {"cap": math.inf}, "cap=inf"),
-    (outcomes([[1.0]]), {"margin": 0.0}, "margin=0"),
-    (outcomes([[1.0]]), {"margin": math.nan}, "margin=nan"),
-    (outcomes([[1.0]]), {"alpha": 5.0}, "alpha=5"),
-    (outcomes([[1.0]]), {"look": 0}, "look=0"),
-])
-def test_what_cannot_be_compared_is_refused(runs: list[Outcome], more: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("runs", "more", "said"),
+    [
+        ([], {}, "no runs"),
+        (
+            outcomes([[1.0]]),
+            {"baseline": "bsae"},
+            "'bsae' has no run that ended; arms that have: base",
+        ),
+        ([Outcome("base", 0, None, "failed")], {}, "arms that have: none"),
+        ([*outcomes([[1.0]]), Outcome("base", 0, 2.0)], {}, "two runs of seed 0"),
+        (
+            outcomes([[math.nan], [math.nan]]),
+            {},
+            r"every run diverged \(a, base\), and no value is known",
+        ),
+        (outcomes([[1.0]]), {"cap": math.inf}, "cap=inf"),
+        (outcomes([[1.0]]), {"margin": 0.0}, "margin=0"),
+        (outcomes([[1.0]]), {"margin": math.nan}, "margin=nan"),
+        (outcomes([[1.0]]), {"alpha": 5.0}, "alpha=5"),
+        (outcomes([[1.0]]), {"look": 0}, "look=0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    runs: list[Outcome], more: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ZooError, match=said.replace("'", "['\"]")):
         compare(runs, **({"baseline": "base", "margin": 0.1} | more))
 
@@ -332,7 +426,9 @@ def test_what_cannot_be_compared_is_refused(runs: list[Outcome], more: dict[str,
 
 @pytest.mark.parametrize("n", [5, 8])
 @pytest.mark.parametrize("rho", [0.0, 0.8])
-@pytest.mark.parametrize("sds", [(1.0,) * 6, UNEQUAL, (1.0, 1.0), (1.0, 1.0, 3.0), (1.0, 1.0, 1.0, 3.0)], ids=str)
+@pytest.mark.parametrize(
+    "sds", [(1.0,) * 6, UNEQUAL, (1.0, 1.0), (1.0, 1.0, 3.0), (1.0, 1.0, 1.0, 3.0)], ids=str
+)
 def test_noise_is_found_to_be_noise(n: int, rho: float, sds: tuple[float, ...]) -> None:
     p, difference, reach = judged(draw(n, sds, rho))
     assert at_most(found_in_noise(p).mean(), 0.05)
@@ -340,15 +436,35 @@ def test_noise_is_found_to_be_noise(n: int, rho: float, sds: tuple[float, ...]) 
         assert missed == pytest.approx(0.05, abs=3 * math.sqrt(0.05 * 0.95 / REPEATS))
 
 
-NOISY = [("null", 2.0), ("null", 4.0), ("base", 4.0), ("real", 0.25)]  # whose sd is how many times the others'
+NOISY = [
+    ("null", 2.0),
+    ("null", 4.0),
+    ("base", 4.0),
+    ("real", 0.25),
+]  # whose sd is how many times the others'
 
 
-def apart(who: str, ratio: float, arms: int, n: int, rho: float, tails: bool = False, repeats: int = REPEATS) -> np.ndarray:
+def apart(
+    who: str,
+    ratio: float,
+    arms: int,
+    n: int,
+    rho: float,
+    tails: bool = False,
+    repeats: int = REPEATS,
+) -> np.ndarray:
     """Differences (repeats, arms, seeds) of noise, in which the first arm, the baseline or all other arms have another sd."""
-    sds = {"null": [1.0, ratio, *[1.0] * (arms - 1)], "base": [ratio, *[1.0] * arms],
-           "real": [1.0, 1.0, *[ratio] * (arms - 1)]}[who]
+    sds = {
+        "null": [1.0, ratio, *[1.0] * (arms - 1)],
+        "base": [ratio, *[1.0] * arms],
+        "real": [1.0, 1.0, *[ratio] * (arms - 1)],
+    }[who]
     generator, shape = np.random.default_rng(arms), (repeats, arms + 2, n)
-    noise = generator.standard_t(5, shape) / math.sqrt(5 / 3) if tails else generator.standard_normal(shape)
+    noise = (
+        generator.standard_t(5, shape) / math.sqrt(5 / 3)
+        if tails
+        else generator.standard_normal(shape)
+    )
     values = np.array(sds)[:, None] * (rho**0.5 * noise[:, :1] + (1 - rho) ** 0.5 * noise[:, 1:])
     return np.asarray(values[:, 1:] - values[:, :1])
 
@@ -364,7 +480,9 @@ def holds(found: np.ndarray) -> bool:
     return bool(found.mean() <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(found)))
 
 
-def lending(differences: np.ndarray, own_where_larger: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def lending(
+    differences: np.ndarray, own_where_larger: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Standard errors and degrees where each arm's variance is shrunk to the pooled one (Smyth 2004), as was tried before.
 
     With `own_where_larger` an arm that is noisier than the pool keeps its own variance and degrees.
@@ -389,14 +507,19 @@ def test_a_null_arm_among_real_ones_is_found_to_be_null(arms: int, rho: float, n
 
 @pytest.mark.parametrize("n", [5, 12])
 @pytest.mark.parametrize(("rho", "arms", "sds"), [(0.0, 5, 1.5), (0.8, 3, 3.0), (0.8, 10, 1.5)])
-def test_an_arm_at_the_margin_among_equivalent_ones_is_not_called_equivalent(rho: float, arms: int, sds: float, n: int) -> None:
+def test_an_arm_at_the_margin_among_equivalent_ones_is_not_called_equivalent(
+    rho: float, arms: int, sds: float, n: int
+) -> None:
     """The margin in standard deviations of that arm's differences; the others, all by themselves, are far within."""
     for who, ratio in NOISY:
         found = apart(who, ratio, arms, n, rho)
         margin = sds * found[:, 0].std()
         found[:, 0] += margin
         found[:, 1:] *= 1e-9
-        assert holds(first_is_found(stats.paired_t(found, margin=margin).equivalence_p)), (who, ratio)
+        assert holds(first_is_found(stats.paired_t(found, margin=margin).equivalence_p)), (
+            who,
+            ratio,
+        )
 
 
 @pytest.mark.parametrize("n", [5, 12])
@@ -442,10 +565,17 @@ def test_uncorrected_tests_and_the_best_of_one_seed_would_find_it() -> None:
 
 @pytest.mark.parametrize(("n", "rho", "effect"), [(5, 0.0, 2.5), (8, 0.0, 1.5), (8, 0.8, 0.8)])
 def test_planted_effects_are_found_as_theory_says(n: int, rho: float, effect: float) -> None:
-    lone, several = (judged(draw(n, (1.0,) * (arms + 1), rho) + effect * (np.arange(arms + 1) == 1)) for arms in (1, 5))
+    lone, several = (
+        judged(draw(n, (1.0,) * (arms + 1), rho) + effect * (np.arange(arms + 1) == 1))
+        for arms in (1, 5)
+    )
     error = 3 * math.sqrt(0.25 / REPEATS)
-    assert np.mean(lone[0][:, 0] <= 0.05) == pytest.approx(effects.power(n, 1, 1.0, rho, effect), abs=error)
-    assert np.mean(several[0][:, 0] <= 0.01) == pytest.approx(effects.power(n, 5, 1.0, rho, effect), abs=error)
+    assert np.mean(lone[0][:, 0] <= 0.05) == pytest.approx(
+        effects.power(n, 1, 1.0, rho, effect), abs=error
+    )
+    assert np.mean(several[0][:, 0] <= 0.01) == pytest.approx(
+        effects.power(n, 5, 1.0, rho, effect), abs=error
+    )
     for _, difference, reach in (lone, several):
         assert at_most(np.mean(abs(difference[:, 0] - effect) > reach[:, 0]), 0.05)
 
@@ -462,7 +592,9 @@ def test_dropping_the_worst_runs_fakes_a_gain_and_the_cap_does_not(share: float)
     capped = np.concatenate([arm[:, :-lost], np.full((len(arm), lost), cap)], axis=1)
     assert (capped.mean(1) - base.mean(1)).mean() > 0
     runs = [Outcome("base", seed, value) for seed, value in enumerate(base[0])]
-    runs += [Outcome("a", seed, value if seed < n - lost else None) for seed, value in enumerate(arm[0])]
+    runs += [
+        Outcome("a", seed, value if seed < n - lost else None) for seed, value in enumerate(arm[0])
+    ]
     effect = compare(runs, "base", margin=0.1, cap=cap)["a"]
     assert effect.difference == pytest.approx(capped[0].mean() - base[0].mean())
     assert (effect.capped, effect.verdict) == (lost, "inconclusive")
@@ -497,6 +629,8 @@ def test_arms_at_the_margin_are_not_called_equivalent(n: int, sds: tuple[float, 
 
 
 def test_a_second_look_asks_for_more() -> None:
-    runs = next(values for values in draw(8, (1.0, 1.0)) if 0.025 < judged(values[None])[0][0, 0] < 0.05)
+    runs = next(
+        values for values in draw(8, (1.0, 1.0)) if 0.025 < judged(values[None])[0][0, 0] < 0.05
+    )
     assert compare(outcomes(runs.T), "base", margin=0.01)["a"].verdict in ("better", "worse")
     assert compare(outcomes(runs.T), "base", margin=0.01, look=2)["a"].verdict == "inconclusive"

@@ -45,8 +45,12 @@ def planned(word: str, *words: str) -> plan.Plan:
     return plan.make(replace(loaded, common=studies.merged(loaded.common, words)))
 
 
-def test_a_study_is_a_group_of_its_arms_and_ends_with_its_report(study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch,
-                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_is_a_group_of_its_arms_and_ends_with_its_report(
+    study: Study,
+    ablate: Ablate,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     line = [study(seeds=1), "hydra.sweep.dir=here", "logger=wandb", "logger.tags=[mine]"]
     assert ablate(*line) == 0
     for arm in ("norm=layer", "norm=rms"):
@@ -54,15 +58,22 @@ def test_a_study_is_a_group_of_its_arms_and_ends_with_its_report(study: Study, a
         assert (run.run_group, run.job_type, run.display_name) == ("here", arm, f"{arm}/seed_0")
         assert set(run.tags) == {"mine", "own", "judged"}
     file = offline(Path("here"))
-    run, artifacts = written(file, "run")[0], {made.type: made for made in written(file, "artifact")}
+    run, artifacts = (
+        written(file, "run")[0],
+        {made.type: made for made in written(file, "artifact")},
+    )
     assert (run.run_group, run.job_type, set(run.tags)) == ("here", "report", {"mine", "own"})
     assert (artifacts["report"].name, artifacts["run_table"].finalize) == ("here", True)
     kept = {entry.path for entry in artifacts["report"].manifest.contents}
     assert {"report.html", "report.md", "comparison.csv", "runs.csv", "study.json"} <= kept
     _, history, code = read_wandb(file)
     assert code == 0
-    assert {"comparison/path", "runs/path", "report/path"} <= {key for row in history for key in row}
-    table = json.loads(next(file.parent.glob("files/media/table/runs_*.json")).read_text(encoding="utf-8"))
+    assert {"comparison/path", "runs/path", "report/path"} <= {
+        key for row in history for key in row
+    }
+    table = json.loads(
+        next(file.parent.glob("files/media/table/runs_*.json")).read_text(encoding="utf-8")
+    )
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     summary = json.loads(Path("here/norm=rms/seed_0/summary.json").read_text(encoding="utf-8"))
     assert [(row["arm"], row["seed"]) for row in rows] == [("norm=layer", 0), ("norm=rms", 0)]
@@ -84,11 +95,20 @@ def test_what_tunes_is_told_from_what_counts(study: Study) -> None:
     for job, tag in ((made.trials()[0], "tuning"), (made.jobs()[0], "judged")):
         logger = job.config["logger"]
         assert logger["tags"] == ["own", tag]
-        assert (logger["group"], logger["label"], logger["job_type"]) == (made.folder.name, job.folder, "mine")
-        assert config.compose([word for word in job.words if word != "resume=auto"])["logger"] == logger, "as its words say"
+        assert (logger["group"], logger["label"], logger["job_type"]) == (
+            made.folder.name,
+            job.folder,
+            "mine",
+        )
+        assert (
+            config.compose([word for word in job.words if word != "resume=auto"])["logger"]
+            == logger
+        ), "as its words say"
 
 
-def test_online_a_page_and_a_workspace_are_saved(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_online_a_page_and_a_workspace_are_saved(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = planned(study(seeds=1), "logger=wandb")
     made.folder.mkdir(parents=True)
     for name in ("comparison.csv", "runs.csv", "report.md", "report.html"):
@@ -100,7 +120,9 @@ def test_online_a_page_and_a_workspace_are_saved(study: Study, monkeypatch: pyte
         return SimpleNamespace(url="https://there")
 
     monkeypatch.setattr("zoo.dashboard.mode", lambda asked: "online")
-    monkeypatch.setattr("zoo.dashboard.begin", lambda *told, mode, **about: begin(*told, mode="offline", **about))
+    monkeypatch.setattr(
+        "zoo.dashboard.begin", lambda *told, mode, **about: begin(*told, mode="offline", **about)
+    )
     monkeypatch.setattr("wandb_workspaces.reports.v2.Report.save", save)
     monkeypatch.setattr("wandb_workspaces.workspaces.Workspace.save", save)
     assert dashboard.publish(made) == ["In Weights & Biases: https://there"] * 2
@@ -115,12 +137,20 @@ def test_the_page_and_the_workspace_show_the_arms_of_the_runs_that_count() -> No
     page = dashboard.page(GROUP, metric, "- rms is **better**", place)._to_model()
     told = json.loads(page.spec.model_dump_json(by_alias=True, exclude_none=True))
     assert page.project.name == "zoo"
-    text, grid, table = (block for block in told["blocks"] if block["type"] in ("markdown-block", "panel-grid"))
+    text, grid, table = (
+        block for block in told["blocks"] if block["type"] in ("markdown-block", "panel-grid")
+    )
     assert text["content"] == "- rms is **better**"
     panels = grid["metadata"]["panelBankSectionConfig"]["panels"]
     assert [panel["config"]["metrics"] for panel in panels] == [
-        ["val/loss"], [metric], [f"summary_metrics.{metric}"], ["train/tokens_per_second"]]
-    assert {(panel["config"]["groupBy"], panel["config"]["groupAgg"]) for panel in panels} == {("jobType", "mean")}
+        ["val/loss"],
+        [metric],
+        [f"summary_metrics.{metric}"],
+        ["train/tokens_per_second"],
+    ]
+    assert {(panel["config"]["groupBy"], panel["config"]["groupAgg"]) for panel in panels} == {
+        ("jobType", "mean")
+    }
     (runs,) = grid["metadata"]["runSets"]
     filters = [(one["key"]["name"], one["value"]) for one in runs["filters"]["filters"]]
     assert filters == [("group", GROUP), ("tags", ["judged"])]
@@ -138,7 +168,9 @@ def test_the_page_and_the_workspace_show_the_arms_of_the_runs_that_count() -> No
 
 def test_the_readme_names_the_panels() -> None:
     told = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert [panel.title for panel in dashboard._panels("val/loss") if f"`{panel.title}`" not in told] == []
+    assert [
+        panel.title for panel in dashboard._panels("val/loss") if f"`{panel.title}`" not in told
+    ] == []
 
 
 def test_a_column_is_of_numbers_or_of_words(tmp_path: Path) -> None:
@@ -153,20 +185,32 @@ def commands(file: Path) -> list[list[str]]:
     sweep = utils.load_sweep_config(str(file))
     assert sweep is not None
     assert sweep["method"] == "grid"
-    known: dict[str, list[str]] = {"env": ["env"], "interpreter": ["python"], "program": [sweep["program"]]}
+    known: dict[str, list[str]] = {
+        "env": ["env"],
+        "interpreter": ["python"],
+        "program": [sweep["program"]],
+    }
     named = {name: told["values"] for name, told in sweep["parameters"].items()}
     found = []
     for point in itertools.product(*named.values()):
         told = {"args": {name: {"value": value} for name, value in zip(named, point, strict=True)}}
         known |= utils.create_sweep_command_args(told)
-        line = [known[word[2:-1]] if word.startswith("${") else [word] for word in utils.create_sweep_command(sweep["command"])]
+        line = [
+            known[word[2:-1]] if word.startswith("${") else [word]
+            for word in utils.create_sweep_command(sweep["command"])
+        ]
         found.append([word for words in line for word in words])
     return found
 
 
-def test_agents_run_precisely_the_studys_runs(study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_run_precisely_the_studys_runs(
+    study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = {"name": "one, shared", "attn": "mqa", "arch.pattern": [{"attn": {"window": 8}}, {}]}
-    word, taken = study(factors={"attn": ["attn=mha", shared], "norm": ["norm=layer", "norm=rms"]}), []
+    word, taken = (
+        study(factors={"attn": ["attn=mha", shared], "norm": ["norm=layer", "norm=rms"]}),
+        [],
+    )
     monkeypatch.setattr(execution, "execute", lambda one, *_: taken.extend(one.jobs()) or 0)
     assert ablate(word, "logger=wandb", "optim.lr=0.002", "wandb_sweep=sweep.yaml") == 0
     assert not Path("studies").exists()
@@ -174,10 +218,16 @@ def test_agents_run_precisely_the_studys_runs(study: Study, ablate: Ablate, monk
         assert line[:4] == ["env", "python", "-m", "ablations.run"]
         assert ablate(*line[4:]) == 0
     whole = planned(word, "logger=wandb", "optim.lr=0.002")
-    assert ("attn=one, shared", "attn=one,_shared/seed_0") in {(job.arm, job.folder) for job in taken}
-    assert sorted(taken, key=lambda job: job.folder) == sorted(whole.jobs(), key=lambda job: job.folder)
+    assert ("attn=one, shared", "attn=one,_shared/seed_0") in {
+        (job.arm, job.folder) for job in taken
+    }
+    assert sorted(taken, key=lambda job: job.folder) == sorted(
+        whole.jobs(), key=lambda job: job.folder
+    )
     told = json.loads((whole.folder / "study.json").read_text(encoding="utf-8"))
-    assert (told["hash"], len(told["looks"])) == (whole.study.hash, 1), "the study is that of its own line"
+    assert (told["hash"], len(told["looks"])) == (whole.study.hash, 1), (
+        "the study is that of its own line"
+    )
 
 
 def test_the_command_of_a_sweeps_file_can_be_pasted(study: Study) -> None:
@@ -185,10 +235,15 @@ def test_the_command_of_a_sweeps_file_can_be_pasted(study: Study) -> None:
     assert "wandb sweep 'my sweep.yaml'" in Path("my sweep.yaml").read_text(encoding="utf-8")
 
 
-def test_an_agents_run_has_the_name_that_it_waits_for(study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agents_run_has_the_name_that_it_waits_for(
+    study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")
     monkeypatch.setenv("WANDB_RUN_ID", "agent1")
-    assert ablate(study(seeds=2), "logger=wandb", "hydra.sweep.dir=here", "arm=norm=rms", "seed=1") == 0
+    assert (
+        ablate(study(seeds=2), "logger=wandb", "hydra.sweep.dir=here", "arm=norm=rms", "seed=1")
+        == 0
+    )
     assert written(offline(Path("here/norm=rms/seed_1")), "run")[0].run_id == "agent1"
     told = json.loads(Path("here/norm=rms/seed_1/summary.json").read_text(encoding="utf-8"))
     assert told["id"] == "agent1", "also when it is gone on with"
@@ -196,13 +251,19 @@ def test_an_agents_run_has_the_name_that_it_waits_for(study: Study, ablate: Abla
     assert not Path("here/report.html").exists()
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    (["wandb_sweep=x.yaml"], "add logger=wandb"),
-    (["logger=wandb", "wandb_sweep=x.yaml", f"tune={json.dumps(TUNE)}"], "this study tunes first"),
-    (["arm=norm=rsm", "seed=0"], "no such arm: did you mean 'norm=rms'?"),
-    (["arm=norm=rms", "seed=9"], "this study's seeds are [0, 1]"),
-    (["arm=norm=rms"], "this study's seeds are [0, 1]"),
-])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["wandb_sweep=x.yaml"], "add logger=wandb"),
+        (
+            ["logger=wandb", "wandb_sweep=x.yaml", f"tune={json.dumps(TUNE)}"],
+            "this study tunes first",
+        ),
+        (["arm=norm=rsm", "seed=0"], "no such arm: did you mean 'norm=rms'?"),
+        (["arm=norm=rms", "seed=9"], "this study's seeds are [0, 1]"),
+        (["arm=norm=rms"], "this study's seeds are [0, 1]"),
+    ],
+)
 def test_a_mistake_is_a_sentence(study: Study, ablate: Ablate, given: list[str], said: str) -> None:
     assert said in ablate(study(), *given)
     assert not Path("x.yaml").exists()

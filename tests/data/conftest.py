@@ -6,7 +6,9 @@ import pytest
 from zoo.data.cache import Tokens
 from zoo.data.text import Text
 
-STRANGE = "naïve 北京 🧑🏽‍🚀\u2028\r\n\x00\t tab  two\n\n\n<|endoftext|> \ufeff\u0301 ﷽ \U0010ffff end"
+STRANGE = (
+    "naïve 北京 🧑🏽‍🚀\u2028\r\n\x00\t tab  two\n\n\n<|endoftext|> \ufeff\u0301 ﷽ \U0010ffff end"
+)
 
 
 @pytest.fixture
@@ -16,7 +18,9 @@ def folder(tmp_path: Path) -> Path:
     for number in range(40):
         path = root / f"part{number % 3}" / f"{number}.{('txt', 'md', 'py')[number % 3]}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes((f"file {number}\r\n" * 5 + STRANGE.replace("\x00", "") * (number % 4)).encode())
+        path.write_bytes(
+            (f"file {number}\r\n" * 5 + STRANGE.replace("\x00", "") * (number % 4)).encode()
+        )
     return root
 
 

@@ -23,16 +23,23 @@ def test_every_byte_is_accounted_for(folder, tmp_path, tokenizer):
         split, texts = corpus.splits[name], [row["text"] for row in rows]
         bounds = [*split.starts.tolist(), len(split.ids)]
         documents = [split.ids[start:end] for start, end in pairwise(bounds)]
-        assert [corpus.tokenizer.decode_bytes(ids[1:]) for ids in documents] == [text.encode() for text in texts]
+        assert [corpus.tokenizer.decode_bytes(ids[1:]) for ids in documents] == [
+            text.encode() for text in texts
+        ]
         assert {int(ids[0]) for ids in documents} == {split.eot} == {corpus.tokenizer.eot}
         assert (split.ids == split.eot).sum() == split.documents == len(texts)
-        assert split.bytes == len("".join(texts).encode()) == corpus.tokenizer.byte_lengths()[split.ids].sum()
+        assert (
+            split.bytes
+            == len("".join(texts).encode())
+            == corpus.tokenizer.byte_lengths()[split.ids].sum()
+        )
     summary = corpus.summary
     assert summary["documents"] == 40
     assert summary["bytes"] == sum(path.stat().st_size for path in folder.rglob("*.*"))
     assert summary["tokens"] == sum(len(split.ids) for split in corpus.splits.values())
     assert summary["splits"]["val"] == {
-        "documents": corpus.splits["val"].documents, "bytes": corpus.splits["val"].bytes,
+        "documents": corpus.splits["val"].documents,
+        "bytes": corpus.splits["val"].bytes,
         "tokens": len(corpus.splits["val"].ids),
     }
     assert summary["split"] == "by document"
@@ -58,11 +65,14 @@ def test_a_warm_start_imports_no_heavy_library(folder, tmp_path):
     program = f"""
 import sys
 from zoo.data import cache, text, tokenizer
-corpus = cache.load(text.Text(path={str(folder)!r}, val_fraction=.2, test_fraction=.1), tokenizer.BPE(vocab=300), {str(tmp_path / "cache")!r})
+files = text.Text(path={str(folder)!r}, val_fraction=.2, test_fraction=.1)
+corpus = cache.load(files, tokenizer.BPE(vocab=300), {str(tmp_path / "cache")!r})
 assert corpus.splits["train"].bytes
 print(sorted({{"torch", "pyarrow", "tokenizers", "rich", "lightning"}} & set(sys.modules)))
-"""  # noqa: E501
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -76,7 +86,9 @@ def test_text_tokenizer_and_options_have_their_own_folders(folder, tmp_path):
     (folder / "part0" / "0.txt").write_text("edited")
     edited = load(source(folder), Byte(), root)
     assert len(list(root.iterdir())) == 5
-    assert b"edited" in b"".join(edited.tokenizer.decode_bytes(split.ids) for split in edited.splits.values())
+    assert b"edited" in b"".join(
+        edited.tokenizer.decode_bytes(split.ids) for split in edited.splits.values()
+    )
 
 
 def test_a_trained_tokenizer_is_used_as_it_is_and_an_untrained_one_is_left_alone(folder, tmp_path):
@@ -114,8 +126,12 @@ def test_the_place_of_the_cache(folder, tmp_path, monkeypatch):
 
 def test_the_tokenizer_in_the_folder_can_be_loaded(folder, tmp_path):
     corpus = load(source(folder), BPE(vocab=300), tmp_path / "cache")
-    kept: Tokenizer = loads((only(tmp_path / "cache") / "tokenizer.json").read_text(encoding="utf-8"))
-    assert kept.decode(corpus.splits["val"].ids) == corpus.tokenizer.decode(corpus.splits["val"].ids)
+    kept: Tokenizer = loads(
+        (only(tmp_path / "cache") / "tokenizer.json").read_text(encoding="utf-8")
+    )
+    assert kept.decode(corpus.splits["val"].ids) == corpus.tokenizer.decode(
+        corpus.splits["val"].ids
+    )
 
 
 def test_tokens_travel_to_workers_by_name(folder, tmp_path, tokens):
@@ -131,7 +147,17 @@ def test_tokens_travel_to_workers_by_name(folder, tmp_path, tokens):
 
 
 def test_an_unwanted_split_is_empty_and_a_large_vocabulary_takes_four_bytes(folder, tmp_path):
-    corpus = load(Text(path=str(folder), val_fraction=0.2, test_fraction=0), BPE(vocab=70_000), tmp_path / "cache")
-    assert (corpus.splits["test"].documents, len(corpus.splits["test"].ids), corpus.splits["test"].bytes) == (0, 0, 0)
+    corpus = load(
+        Text(path=str(folder), val_fraction=0.2, test_fraction=0),
+        BPE(vocab=70_000),
+        tmp_path / "cache",
+    )
+    assert (
+        corpus.splits["test"].documents,
+        len(corpus.splits["test"].ids),
+        corpus.splits["test"].bytes,
+    ) == (0, 0, 0)
     assert corpus.splits["train"].ids.dtype == np.dtype("<u4")
-    assert load(source(folder), Byte(), tmp_path / "cache").splits["train"].ids.dtype == np.dtype("<u2")
+    assert load(source(folder), Byte(), tmp_path / "cache").splits["train"].ids.dtype == np.dtype(
+        "<u2"
+    )

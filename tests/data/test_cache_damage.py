@@ -27,21 +27,33 @@ HARM = {
         "val.bin does not",
     ),
     "no ids": (lambda folder: (folder / "test.bin").unlink(), "test.bin: No such file"),
-    "no starts": (lambda folder: (folder / "val.starts.npy").write_bytes(b""), "val.starts.npy does not match"),
+    "no starts": (
+        lambda folder: (folder / "val.starts.npy").write_bytes(b""),
+        "val.starts.npy does not match",
+    ),
     "no meta": (lambda folder: (folder / "meta.json").unlink(), "meta.json: No such file"),
     "cut meta": (
         lambda folder: (folder / "meta.json").write_bytes((folder / "meta.json").read_bytes()[:99]),
         "meta.json",
     ),
-    "other meta": (lambda folder: (folder / "meta.json").write_text("[]"), "meta.json cannot be read"),
+    "other meta": (
+        lambda folder: (folder / "meta.json").write_text("[]"),
+        "meta.json cannot be read",
+    ),
     "edited meta": (
         lambda folder: (folder / "meta.json").write_text(
             (folder / "meta.json").read_text().replace("by doc", "of doc")
         ),
         "summary in meta.json",
     ),
-    "other tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizer.json does not match"),
-    "empty": (lambda folder: [path.unlink() for path in folder.iterdir()], "meta.json: No such file"),
+    "other tokenizer": (
+        lambda folder: (folder / "tokenizer.json").write_text("{}"),
+        "tokenizer.json does not match",
+    ),
+    "empty": (
+        lambda folder: [path.unlink() for path in folder.iterdir()],
+        "meta.json: No such file",
+    ),
 }
 
 
@@ -73,7 +85,9 @@ class Meeting(Text):
 
 def build(barrier, folder, root, queue):
     Meeting.barrier = barrier
-    corpus = load(Meeting(path=str(folder), val_fraction=0.2, test_fraction=0.1), BPE(vocab=300), root)
+    corpus = load(
+        Meeting(path=str(folder), val_fraction=0.2, test_fraction=0.1), BPE(vocab=300), root
+    )
     queue.put((corpus.summary, {name: split.ids.tolist() for name, split in corpus.splits.items()}))
 
 

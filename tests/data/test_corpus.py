@@ -12,7 +12,10 @@ from zoo.registry import ZooError
 
 
 def texts(source):
-    return {name: [(row["id"], row["text"]) for row in rows] for name, rows in source.splits().rows.items()}
+    return {
+        name: [(row["id"], row["text"]) for row in rows]
+        for name, rows in source.splits().rows.items()
+    }
 
 
 def test_the_standard_library_is_the_default_corpus():
@@ -21,10 +24,18 @@ def test_the_standard_library_is_the_default_corpus():
     files = dict(source.files(Counter()))
     ids = {name: [row["id"] for row in rows] for name, rows in splits.rows.items()}
     assert 10e6 < sum(splits.bytes.values()) < 13e6
-    assert len(set().union(*ids.values())) == sum(map(len, ids.values())) == len(files) - sum(splits.skipped.values())
+    assert (
+        len(set().union(*ids.values()))
+        == sum(map(len, ids.values()))
+        == len(files) - sum(splits.skipped.values())
+    )
     assert splits.rule == BY_DOCUMENT
     assert min(splits.bytes.values()) > 50_000
-    assert not [name for name in files if {"test", "tests", "idle_test", "site-packages"} & set(name.split("/"))]
+    assert not [
+        name
+        for name in files
+        if {"test", "tests", "idle_test", "site-packages"} & set(name.split("/"))
+    ]
     assert "json/decoder.py" in files
 
 
@@ -47,11 +58,17 @@ def test_every_byte_of_a_folder_is_in_one_split(folder, sample_by):
     ids = [name for rows in found.values() for name, _ in rows]
     assert len(set(ids)) == len(ids) >= 40
     files: dict[str, str] = {}
-    for name, text in sorted((row for rows in found.values() for row in rows), key=lambda row: ids_key(row[0])):
+    for name, text in sorted(
+        (row for rows in found.values() for row in rows), key=lambda row: ids_key(row[0])
+    ):
         files[name.split("#")[0]] = files.get(name.split("#")[0], "") + text
-    on_disk = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+    on_disk = {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")
+    }
     assert {name: text.encode() for name, text in files.items()} == on_disk
-    assert source.splits().bytes == {name: sum(len(t.encode()) for _, t in rows) for name, rows in found.items()}
+    assert source.splits().bytes == {
+        name: sum(len(t.encode()) for _, t in rows) for name, rows in found.items()
+    }
     assert all(found.values())
 
 
@@ -62,16 +79,24 @@ def ids_key(name):
 
 def test_a_document_keeps_its_split_when_others_come(folder):
     before = {
-        name: split for split, rows in texts(Text(path=str(folder), val_fraction=0.2)).items() for name, _ in rows
+        name: split
+        for split, rows in texts(Text(path=str(folder), val_fraction=0.2)).items()
+        for name, _ in rows
     }
     for number in range(10):
         (folder / f"new{number}.txt").write_text("more\n")
-    after = {name: split for split, rows in texts(Text(path=str(folder), val_fraction=0.2)).items() for name, _ in rows}
+    after = {
+        name: split
+        for split, rows in texts(Text(path=str(folder), val_fraction=0.2)).items()
+        for name, _ in rows
+    }
     assert len(after) == len(before) + 10
     assert before.items() <= after.items()
 
 
-@pytest.mark.parametrize("content", ["".join(f"line {n}\n" for n in range(500)), "word " * 800, "a\n" + "long " * 999])
+@pytest.mark.parametrize(
+    "content", ["".join(f"line {n}\n" for n in range(500)), "word " * 800, "a\n" + "long " * 999]
+)
 def test_one_big_file_is_cut_within(tmp_path, content):
     path = tmp_path / "book.txt"
     path.write_text(content)
@@ -91,7 +116,10 @@ def test_a_few_small_files_are_cut_between_them(tmp_path):
         (tmp_path / f"{number}.txt").write_text(f"{number}\n" * 100)
     found = texts(Text(path=str(tmp_path), val_fraction=0.3, test_fraction=0.3))
     assert all(found.values())
-    assert "".join(text for rows in found.values() for _, text in rows) == "0\n" * 100 + "1\n" * 100 + "2\n" * 100
+    assert (
+        "".join(text for rows in found.values() for _, text in rows)
+        == "0\n" * 100 + "1\n" * 100 + "2\n" * 100
+    )
 
 
 def test_a_split_that_is_not_wanted_stays_empty(tmp_path):
@@ -113,13 +141,17 @@ def test_rows_of_jsonl_and_parquet(tmp_path):
     source = Text(path=str(tmp_path), column="body", val_fraction=0.2, test_fraction=0.2)
     found = texts(source)
     assert (
-        sorted(text for rows in found.values() for _, text in rows) == ["2020-01-01"] * 30 + ["row\u2028\r\n\x00"] * 30
+        sorted(text for rows in found.values() for _, text in rows)
+        == ["2020-01-01"] * 30 + ["row\u2028\r\n\x00"] * 30
     )
     assert source.splits().skipped == {"suffix .csv": 1, "row without text": 2, "empty": 1}
 
 
 def test_an_edit_is_seen_even_with_the_old_time_of_change(tmp_path):
-    for path, old, new in (("a.jsonl", '{"text": "old"}\n', '{"text": "new"}\n'), ("a.txt", "old\n", "new\n")):
+    for path, old, new in (
+        ("a.jsonl", '{"text": "old"}\n', '{"text": "new"}\n'),
+        ("a.txt", "old\n", "new\n"),
+    ):
         file = tmp_path / path
         source = Text(path=str(file), val_fraction=0, test_fraction=0)
         file.write_text(old)
@@ -134,11 +166,22 @@ def test_an_edit_is_seen_even_with_the_old_time_of_change(tmp_path):
 def test_the_fingerprint_follows_names_contents_and_options_only(folder, tmp_path):
     plain = Text(path=str(folder)).fingerprint()
     assert Text(path=str(folder)).fingerprint() == plain
-    assert len({plain, Text(path=str(folder), sample_by="line").fingerprint(),
-                Text(path=str(folder), val_fraction=0.1).fingerprint(), Python().fingerprint()}) == 4
+    assert (
+        len(
+            {
+                plain,
+                Text(path=str(folder), sample_by="line").fingerprint(),
+                Text(path=str(folder), val_fraction=0.1).fingerprint(),
+                Python().fingerprint(),
+            }
+        )
+        == 4
+    )
     folder.rename(tmp_path / "elsewhere")
     assert Text(path=str(tmp_path / "elsewhere")).fingerprint() == plain
-    (tmp_path / "elsewhere" / "part0" / "0.txt").rename(tmp_path / "elsewhere" / "part0" / "zero.txt")
+    (tmp_path / "elsewhere" / "part0" / "0.txt").rename(
+        tmp_path / "elsewhere" / "part0" / "zero.txt"
+    )
     assert Text(path=str(tmp_path / "elsewhere")).fingerprint() != plain
 
 
@@ -150,21 +193,61 @@ def write(path, content):
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        ({"book.txt": b"x"}, {"path": "bok.txt"}, r"no such file or folder: did you mean .*book\.txt\?"),
+        (
+            {"book.txt": b"x"},
+            {"path": "bok.txt"},
+            r"no such file or folder: did you mean .*book\.txt\?",
+        ),
         ({}, {"path": "no/way.txt"}, r"nor is there a folder .*no"),
         ({"a.txt": b""}, {"path": "a.txt"}, r"there is no text in data\.path=.*a\.txt"),
-        ({"d/.hidden": b"x"}, {"path": "d"}, r"no file in this folder can be read, only \.txt, \.md.*it is empty"),
-        ({"d/a.csv": b"x", "d/b.log": b"x"}, {"path": "d"}, r"only \.txt, .*\.parquet; it has 2 other"),
+        (
+            {"d/.hidden": b"x"},
+            {"path": "d"},
+            r"no file in this folder can be read, only \.txt, \.md.*it is empty",
+        ),
+        (
+            {"d/a.csv": b"x", "d/b.log": b"x"},
+            {"path": "d"},
+            r"only \.txt, .*\.parquet; it has 2 other",
+        ),
         ({"a.csv": b"x"}, {"path": "a.csv"}, r"no reader for suffix '\.csv'"),
-        ({"a.txt": b"ok\n\xff\n"}, {"path": "a.txt"}, r"a\.txt is not UTF-8 text: byte 0xff at offset 3"),
-        ({"d/a.md": b"ok", "d/b.txt": b"ab\0"}, {"path": "d"}, r"b\.txt is not a text file: NUL byte at offset 2"),
-        ({"a.jsonl": b'{"txet": "x"}\n'}, {"path": "a.jsonl"}, r"no data\.column=text: did you mean 'txet'\?"),
-        ({"a.jsonl": b'{"text": 3}\n'}, {"path": "a.jsonl"}, r"line 1: data\.column=text holds a number, not text"),
-        ({"a.jsonl": b'{"text": "x"}\nnot json\n'}, {"path": "a.jsonl"}, r"a\.jsonl, line 2: Expecting value"),
+        (
+            {"a.txt": b"ok\n\xff\n"},
+            {"path": "a.txt"},
+            r"a\.txt is not UTF-8 text: byte 0xff at offset 3",
+        ),
+        (
+            {"d/a.md": b"ok", "d/b.txt": b"ab\0"},
+            {"path": "d"},
+            r"b\.txt is not a text file: NUL byte at offset 2",
+        ),
+        (
+            {"a.jsonl": b'{"txet": "x"}\n'},
+            {"path": "a.jsonl"},
+            r"no data\.column=text: did you mean 'txet'\?",
+        ),
+        (
+            {"a.jsonl": b'{"text": 3}\n'},
+            {"path": "a.jsonl"},
+            r"line 1: data\.column=text holds a number, not text",
+        ),
+        (
+            {"a.jsonl": b'{"text": "x"}\nnot json\n'},
+            {"path": "a.jsonl"},
+            r"a\.jsonl, line 2: Expecting value",
+        ),
         ({"a.jsonl": b""}, {"path": "a.jsonl"}, r"there is no text"),
-        ({"a.parquet": b"not parquet"}, {"path": "a.parquet"}, r"a\.parquet cannot be read as parquet"),
+        (
+            {"a.parquet": b"not parquet"},
+            {"path": "a.parquet"},
+            r"a\.parquet cannot be read as parquet",
+        ),
         ({"a.txt": b"ab"}, {"path": "a.txt"}, r"has 2 characters, too few"),
-        ({"a.txt": b"ab"}, {"path": "a.txt", "val_fraction": 0.6, "test_fraction": 0.4}, r"less than 1 together"),
+        (
+            {"a.txt": b"ab"},
+            {"path": "a.txt", "val_fraction": 0.6, "test_fraction": 0.4},
+            r"less than 1 together",
+        ),
         ({"a.txt": b"ab"}, {"path": "a.txt", "val_fraction": -0.1}, r"0 or more"),
     ],
 )
@@ -187,7 +270,9 @@ def test_sources_are_declared():
     scan.discover(["zoo.data"])
     assert {"python", "text"} <= set(registry.entries("data"))
     assert {"byte", "bpe"} <= set(registry.entries("tokenizer"))
-    assert isinstance(registry.build("data", {"name": "text", "path": ".", "sample_by": "line"}), Text)
+    assert isinstance(
+        registry.build("data", {"name": "text", "path": ".", "sample_by": "line"}), Text
+    )
     with pytest.raises(ZooError, match=r"data=text needs data\.path"):
         registry.build("data", "text")
     with pytest.raises(ZooError, match=r"expected one of \[document, paragraph, line\]"):

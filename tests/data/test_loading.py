@@ -48,14 +48,23 @@ def test_isolated_documents(tokens, length):
     owner = np.searchsorted(tokens.starts, np.arange(len(tokens.ids)), side="right")
     for index in range(len(blocks)):
         block = {name: row.tolist() for name, row in blocks[index].items()}
-        span = owner[index * length : (index + 1) * length][: sum(label != IGNORE for label in block["labels"])]
+        span = owner[index * length : (index + 1) * length][
+            : sum(label != IGNORE for label in block["labels"])
+        ]
         documents = [*(span - span[0]).tolist(), *[span[-1] - span[0] + 1] * (length - len(span))]
         assert block["documents"] == documents
-        assert block["positions"] == [documents[:place].count(number) for place, number in enumerate(documents)]
+        assert block["positions"] == [
+            documents[:place].count(number) for place, number in enumerate(documents)
+        ]
 
 
 def test_no_block_from_an_empty_split():
-    assert len(Blocks(Tokens(np.array([], np.uint16), np.array([], np.int64), 0, 256), 8, isolate=True)) == 0
+    assert (
+        len(
+            Blocks(Tokens(np.array([], np.uint16), np.array([], np.int64), 0, 256), 8, isolate=True)
+        )
+        == 0
+    )
     with pytest.raises(ZooError, match=r"loader\.length=0"):
         Blocks(Tokens(np.arange(5), np.array([0]), 0, 0), 0, isolate=False)
 
@@ -63,7 +72,9 @@ def test_no_block_from_an_empty_split():
 def test_an_epoch_is_a_permutation_and_batches_cross_its_end():
     stream = list(itertools.chain(*take(GlobalBatches(10, 4, seed=3), 15)))
     epochs = [stream[start : start + 10] for start in range(0, 60, 10)]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(start, start + 10)) for start in range(0, 60, 10)]
+    assert [sorted(epoch) for epoch in epochs] == [
+        list(range(start, start + 10)) for start in range(0, 60, 10)
+    ]
     assert len({tuple(index % 10 for index in epoch) for epoch in epochs}) == 6
     assert stream == list(itertools.chain(*take(GlobalBatches(10, 4, seed=3), 15)))
     assert stream != list(itertools.chain(*take(GlobalBatches(10, 4, seed=4), 15)))
@@ -75,17 +86,24 @@ def test_a_batch_larger_than_the_split_holds_it_several_times():
     assert len(batch) == 8
 
 
-@pytest.mark.parametrize(("world", "accumulate"), [(1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize(
+    ("world", "accumulate"), [(1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2), (8, 1)]
+)
 def test_the_blocks_of_a_step_do_not_depend_on_world_and_accumulate(world, accumulate):
     whole = take(GlobalBatches(29, 8, seed=1), 20)
-    ranks = [take(GlobalBatches(29, 8, 1, rank, world, accumulate), 20 * accumulate) for rank in range(world)]
+    ranks = [
+        take(GlobalBatches(29, 8, 1, rank, world, accumulate), 20 * accumulate)
+        for rank in range(world)
+    ]
     for step, expected in enumerate(whole):
         parts = range(step * accumulate, (step + 1) * accumulate)
         assert [block for part in parts for rank in ranks for block in rank[part]] == expected
 
 
 def test_a_step_that_cannot_be_shared_is_refused():
-    with pytest.raises(ZooError, match=r"loader\.batch_size=12 must be a multiple of 8 \(4 processes x 2"):
+    with pytest.raises(
+        ZooError, match=r"loader\.batch_size=12 must be a multiple of 8 \(4 processes x 2"
+    ):
         GlobalBatches(100, 12, 0, world=4, accumulate=2)
     with pytest.raises(ZooError, match=r"batch_size=0"):
         GlobalBatches(100, 0, 0)
@@ -96,7 +114,9 @@ def test_a_step_that_cannot_be_shared_is_refused():
 def loader(tokens, workers, seed=5, **options):
     blocks = Blocks(tokens, 4, isolate=True)
     batches = GlobalBatches(len(blocks), 4, seed, **options)
-    return StatefulDataLoader(blocks, batch_sampler=batches, collate_fn=unprepared, num_workers=workers)
+    return StatefulDataLoader(
+        blocks, batch_sampler=batches, collate_fn=unprepared, num_workers=workers
+    )
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")

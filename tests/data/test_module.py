@@ -16,13 +16,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def data(tokens, **options):
-    corpus = Corpus({"train": tokens, "val": tokens, "test": tokens}, Byte(), {"fingerprint": "one"})
+    corpus = Corpus(
+        {"train": tokens, "val": tokens, "test": tokens}, Byte(), {"fingerprint": "one"}
+    )
     settings = {"batch_size": 4, "length": 4, "isolate": False, "workers": 0, "seed": 0, **options}
     return Data(corpus, **settings)
 
 
 def labels(batches):
-    return [label for batch in batches for label in batch["labels"].flatten().tolist() if label != IGNORE]
+    return [
+        label
+        for batch in batches
+        for label in batch["labels"].flatten().tolist()
+        if label != IGNORE
+    ]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -48,33 +55,51 @@ def test_the_processes_of_a_trainer_share_each_step(tokens):
 
 @pytest.mark.parametrize("choice", [{"name": "mlm", "rate": 0.5}, {"name": "span", "density": 0.5}])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_hidden_depends_on_neither_processes_nor_micro_batches_nor_workers(tokens, choice, workers):
+def test_what_is_hidden_depends_on_neither_processes_nor_micro_batches_nor_workers(
+    tokens, choice, workers
+):
     objective = build("objective", choice, Byte(), 16)
 
     def step(world, accumulate, loader):
         rows = []
         for part in range(accumulate):
             for rank in range(world):
-                module = data(tokens, length=16, workers=workers, accumulate=accumulate, prepare=objective.prepare)
+                module = data(
+                    tokens,
+                    length=16,
+                    workers=workers,
+                    accumulate=accumulate,
+                    prepare=objective.prepare,
+                )
                 module.trainer = SimpleNamespace(global_rank=rank, world_size=world)
-                rows += list(itertools.islice(getattr(module, loader)(), part + 1))[part]["labels"].tolist()
+                rows += list(itertools.islice(getattr(module, loader)(), part + 1))[part][
+                    "labels"
+                ].tolist()
         return rows
 
     whole = step(1, 1, "train_dataloader")
     assert len(whole) == 4
     assert whole == step(2, 1, "train_dataloader") == step(2, 2, "train_dataloader")
-    assert len(set(map(tuple, whole))) == 4, "also of the blocks that a batch larger than an epoch holds twice"
+    assert len(set(map(tuple, whole))) == 4, (
+        "also of the blocks that a batch larger than an epoch holds twice"
+    )
     module = data(tokens, length=16, prepare=objective.prepare)
-    once, again, test = (next(iter(loader()))["labels"].tolist() for loader in (
-        module.val_dataloader, module.val_dataloader, module.test_dataloader,
-    ))
+    once, again, test = (
+        next(iter(loader()))["labels"].tolist()
+        for loader in (
+            module.val_dataloader,
+            module.val_dataloader,
+            module.test_dataloader,
+        )
+    )
     assert once == again != test
 
 
 def test_too_little_text_is_refused(tokens):
     assert len(data(tokens, length=44).train) == 1
     with pytest.raises(
-        ZooError, match=r"the train split has 45 tokens.*loader\.length=45.*give more text or a smaller"
+        ZooError,
+        match=r"the train split has 45 tokens.*loader\.length=45.*give more text or a smaller",
     ):
         data(tokens, length=45)
 
@@ -102,13 +127,27 @@ class Recorder(lightning.LightningModule):
 def test_a_run_resumed_in_mid_epoch_sees_the_same_batches(tokens, tmp_path, workers):
     def run(resume=None):
         model = Recorder()
-        keep = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, enable_version_counter=False)
-        trainer = lightning.Trainer(
-            accelerator="cpu", max_steps=8, max_epochs=-1, accumulate_grad_batches=2, use_distributed_sampler=False,
-            val_check_interval=6, check_val_every_n_epoch=None, limit_val_batches=1, callbacks=[keep], logger=False,
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        keep = ModelCheckpoint(
+            tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, enable_version_counter=False
         )
-        trainer.fit(model, data(tokens, workers=workers, accumulate=2), ckpt_path=resume, weights_only=False)
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            max_steps=8,
+            max_epochs=-1,
+            accumulate_grad_batches=2,
+            use_distributed_sampler=False,
+            val_check_interval=6,
+            check_val_every_n_epoch=None,
+            limit_val_batches=1,
+            callbacks=[keep],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+        )
+        trainer.fit(
+            model, data(tokens, workers=workers, accumulate=2), ckpt_path=resume, weights_only=False
+        )
         return model.seen
 
     whole = run()

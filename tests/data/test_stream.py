@@ -25,7 +25,18 @@ from zoo.registry import ZooError
 from .conftest import only, source
 
 BYTE, LENGTH = Byte(), 4
-TEXTS = ["abc", "d", "efghijklm" * 3, "", "nopq", "rstuvw", "x" * 14, "yz", "0123456789" * 2, "the end."]
+TEXTS = [
+    "abc",
+    "d",
+    "efghijklm" * 3,
+    "",
+    "nopq",
+    "rstuvw",
+    "x" * 14,
+    "yz",
+    "0123456789" * 2,
+    "the end.",
+]
 Documents = list[dict[str, str]]
 Rows = list[dict[str, Any]]  # of batches: each block as plain values
 
@@ -40,20 +51,32 @@ def blocks(documents: Documents) -> Blocks:
     """The same documents, tokenised beforehand."""
     ids = [np.append(BYTE.eot, BYTE.encode(document["text"])) for document in documents]
     starts = np.cumsum([0, *map(len, ids)])[:-1]
-    return Blocks(Tokens(np.concatenate(ids).astype(np.uint16), starts, 0, BYTE.eot), LENGTH, isolate=True)
+    return Blocks(
+        Tokens(np.concatenate(ids).astype(np.uint16), starts, 0, BYTE.eot), LENGTH, isolate=True
+    )
 
 
 def streamed(documents: Documents, buffer: int = 5, seed: int = 7) -> Stream:
     return Stream(documents, BYTE, LENGTH, isolate=True, buffer=buffer, seed=seed)
 
 
-def loader(documents: Documents, workers: int = 0, accumulate: int = 1, buffer: int = 5) -> StatefulDataLoader:
+def loader(
+    documents: Documents, workers: int = 0, accumulate: int = 1, buffer: int = 5
+) -> StatefulDataLoader:
     batches = GlobalBatches(None, 4, 7, accumulate=accumulate)
-    return StatefulDataLoader(streamed(documents, buffer), batch_sampler=batches, collate_fn=unprepared, num_workers=workers)
+    return StatefulDataLoader(
+        streamed(documents, buffer),
+        batch_sampler=batches,
+        collate_fn=unprepared,
+        num_workers=workers,
+    )
 
 
 def rows(batch: dict[str, torch.Tensor]) -> Rows:
-    return [{name: value[row].tolist() for name, value in batch.items()} for row in range(len(batch["rows"]))]
+    return [
+        {name: value[row].tolist() for name, value in batch.items()}
+        for row in range(len(batch["rows"]))
+    ]
 
 
 def take(batches: Any, count: int) -> Rows:
@@ -61,11 +84,14 @@ def take(batches: Any, count: int) -> Rows:
 
 
 @pytest.mark.parametrize("buffer", [1, 2, 5, 24, 1000])
-def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(documents: Documents, blocks: Blocks,
-                                                                                buffer: int) -> None:
+def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(
+    documents: Documents, blocks: Blocks, buffer: int
+) -> None:
     size = len(blocks)
     assert size == 24
-    found = take(iter(loader(documents, buffer=buffer)), 3 * size // 2)  # of 4, so that batches cross the ends of epochs
+    found = take(
+        iter(loader(documents, buffer=buffer)), 3 * size // 2
+    )  # of 4, so that batches cross the ends of epochs
     for epoch in range(6):
         some = found[epoch * size : (epoch + 1) * size]
         expected = rows(blocks.__getitems__(range(epoch * size, (epoch + 1) * size)))
@@ -73,12 +99,18 @@ def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(
         places = [row["rows"] - epoch * size for row in some]
         assert all(abs(place - block) < buffer for place, block in enumerate(places))
         assert (places == list(range(size))) is (buffer == 1)
-    orders = {tuple(row["rows"] % size for row in found[epoch * size : (epoch + 1) * size]) for epoch in range(6)}
+    orders = {
+        tuple(row["rows"] % size for row in found[epoch * size : (epoch + 1) * size])
+        for epoch in range(6)
+    }
     assert len(orders) == (1 if buffer == 1 else 6)
 
 
 def test_the_order_is_the_seeds(documents: Documents) -> None:
-    one, same, other = (streamed(documents, seed=seed).__getitems__(range(60))["rows"].tolist() for seed in (7, 7, 8))
+    one, same, other = (
+        streamed(documents, seed=seed).__getitems__(range(60))["rows"].tolist()
+        for seed in (7, 7, 8)
+    )
     assert one == same != other
     sent = pickle.loads(pickle.dumps(streamed(documents)))  # noqa: S301  as to a worker that is not forked
     assert sent.__getitems__(range(60))["rows"].tolist() == one
@@ -102,26 +134,39 @@ def test_a_resumed_stream_goes_on_with_the_same_batches(documents: Documents, wo
     assert len(json.dumps(states[-1])) < 1000
 
 
-def test_resuming_tokenises_nothing_that_lies_before_the_buffer(documents: Documents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_tokenises_nothing_that_lies_before_the_buffer(
+    documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, tokenised = streamed(documents, buffer=3), []
     first.__getitems__(range(20))
     plain = stream.encoded
-    monkeypatch.setattr(stream, "encoded", lambda texts, tokenizer: (
-        (tokenised.append(text), (text, ids))[1] for text, ids in plain(texts, tokenizer)
-    ))
+    monkeypatch.setattr(
+        stream,
+        "encoded",
+        lambda texts, tokenizer: (
+            (tokenised.append(text), (text, ids))[1] for text, ids in plain(texts, tokenizer)
+        ),
+    )
     second = streamed(documents, buffer=3)
     second.load_state_dict(first.state_dict())
-    assert second.__getitems__([20, 21, 23])["rows"].tolist() == first.__getitems__([20, 21, 23])["rows"].tolist()
+    assert (
+        second.__getitems__([20, 21, 23])["rows"].tolist()
+        == first.__getitems__([20, 21, 23])["rows"].tolist()
+    )
     assert tokenised == TEXTS[8:]
 
 
-def test_another_buffer_drops_nothing_and_going_back_is_possible(documents: Documents, blocks: Blocks) -> None:
+def test_another_buffer_drops_nothing_and_going_back_is_possible(
+    documents: Documents, blocks: Blocks
+) -> None:
     first = streamed(documents, buffer=5)
     before = first.__getitems__(range(7))["rows"].tolist()
     for buffer in (2, 9):
         second = streamed(documents, buffer=buffer)
         second.load_state_dict(first.state_dict())
-        assert sorted(before + second.__getitems__(range(7, 24))["rows"].tolist()) == list(range(24))
+        assert sorted(before + second.__getitems__(range(7, 24))["rows"].tolist()) == list(
+            range(24)
+        )
     assert first.__getitems__(range(7))["rows"].tolist() == before
     first.__getitems__([40])
     assert first.__getitems__(range(7))["rows"].tolist() == before
@@ -143,17 +188,35 @@ class Alone:
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (2, 2), (1, 4)])
-def test_processes_and_micro_batches_see_the_step_of_one(documents: Documents, blocks: Blocks, world: int,
-                                                         accumulate: int) -> None:
+def test_processes_and_micro_batches_see_the_step_of_one(
+    documents: Documents, blocks: Blocks, world: int, accumulate: int
+) -> None:
     """Also what is drawn for a block."""
-    corpus = Corpus({"head": blocks.tokens, "val": blocks.tokens, "test": blocks.tokens}, BYTE, {"fingerprint": "one"})
+    corpus = Corpus(
+        {"head": blocks.tokens, "val": blocks.tokens, "test": blocks.tokens},
+        BYTE,
+        {"fingerprint": "one"},
+    )
     objective = MaskedLM(BYTE, LENGTH, rate=0.5)
 
     def steps(rank: int, world: int, accumulate: int) -> list[Any]:
-        data = Data(corpus, batch_size=4, length=LENGTH, isolate=False, workers=0, seed=3, accumulate=accumulate,
-                    prepare=objective.prepare, documents=documents, shuffle=5)
+        data = Data(
+            corpus,
+            batch_size=4,
+            length=LENGTH,
+            isolate=False,
+            workers=0,
+            seed=3,
+            accumulate=accumulate,
+            prepare=objective.prepare,
+            documents=documents,
+            shuffle=5,
+        )
         data.trainer = Alone(rank, world)
-        return [batch["labels"].tolist() for batch in itertools.islice(data.train_dataloader(), 12 * accumulate)]
+        return [
+            batch["labels"].tolist()
+            for batch in itertools.islice(data.train_dataloader(), 12 * accumulate)
+        ]
 
     whole, ranks = steps(0, 1, 1), [steps(rank, world, accumulate) for rank in range(world)]
     for step, expected in enumerate(whole):
@@ -162,8 +225,9 @@ def test_processes_and_micro_batches_see_the_step_of_one(documents: Documents, b
 
 
 @pytest.mark.parametrize("tokenizer", [BYTE, BPE(vocab=300)], ids=["byte", "bpe"])
-def test_only_a_head_is_tokenised_beforehand(folder: Any, tmp_path: Any, tokenizer: Any,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_head_is_tokenised_beforehand(
+    folder: Any, tmp_path: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = cache.load(source(folder), tokenizer, tmp_path / "whole")
     monkeypatch.setattr(cache, "HEAD", 1000)
     corpus = cache.load(source(folder), tokenizer, tmp_path / "head", stream=True)
@@ -175,7 +239,11 @@ def test_only_a_head_is_tokenised_beforehand(folder: Any, tmp_path: Any, tokeniz
     assert corpus.known.documents == count
     assert corpus.tokenizer.decode_bytes(corpus.known.ids) == b"".join(texts[:count])
     told = corpus.summary
-    assert told["splits"]["head"] == {"documents": count, "bytes": sizes[count - 1], "tokens": len(corpus.known.ids)}
+    assert told["splits"]["head"] == {
+        "documents": count,
+        "bytes": sizes[count - 1],
+        "tokens": len(corpus.known.ids),
+    }
     assert (told["documents"], told["tokens"], told["measured_on"]) == (None, None, "head")
     assert told["bytes"] == whole.summary["bytes"]
     assert told["splits"]["val"]["bytes"] == whole.summary["splits"]["val"]["bytes"]
@@ -195,8 +263,9 @@ def test_only_a_head_is_tokenised_beforehand(folder: Any, tmp_path: Any, tokeniz
 
 
 @pytest.mark.parametrize("one_file", [False, True])
-def test_the_documents_of_a_source_are_found_again_without_reading_it_all(folder: Any, tmp_path: Any, one_file: bool,
-                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_of_a_source_are_found_again_without_reading_it_all(
+    folder: Any, tmp_path: Any, one_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = next(folder.rglob("3.txt")) if one_file else folder
     own = type(source(folder))(path=str(path), val_fraction=0.2, test_fraction=0.1)
     cuts = cache.load(own, BYTE, tmp_path / "cache", stream=True).summary["cuts"]
@@ -206,11 +275,14 @@ def test_the_documents_of_a_source_are_found_again_without_reading_it_all(folder
     assert list(own.rows("train", cuts)) == expected
 
 
-@pytest.mark.parametrize(("words", "complaint"), [
-    (["loader.shuffle=10"], r"loader\.shuffle=10 is about a stream.*loader\.stream=true"),
-    (["loader.stream=true", "loader.workers=2"], r"loader\.workers=1 or 0, not 2"),
-    (["loader.stream=true", "loader.shuffle=0"], r"loader\.shuffle must be at least 1"),
-])
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["loader.shuffle=10"], r"loader\.shuffle=10 is about a stream.*loader\.stream=true"),
+        (["loader.stream=true", "loader.workers=2"], r"loader\.workers=1 or 0, not 2"),
+        (["loader.stream=true", "loader.shuffle=0"], r"loader\.shuffle must be at least 1"),
+    ],
+)
 def test_what_has_no_meaning_is_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(ZooError, match=complaint):
         config.compose(words)

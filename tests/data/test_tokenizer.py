@@ -16,7 +16,15 @@ TRAINING = ["the cat sat on the mat\n" * 20, STRANGE * 3, "def f(x):\n    return
 def odd_texts() -> list[str]:
     chance = random.Random(0)
     points = [*range(0xD800), *range(0xE000, 0x110000)]
-    return ["", " ", "\n", "\x00", STRANGE, EOT, *("".join(map(chr, chance.choices(points, k=200))) for _ in range(20))]
+    return [
+        "",
+        " ",
+        "\n",
+        "\x00",
+        STRANGE,
+        EOT,
+        *("".join(map(chr, chance.choices(points, k=200))) for _ in range(20)),
+    ]
 
 
 @pytest.fixture(params=["byte", "bpe"])
@@ -47,7 +55,9 @@ def test_no_text_becomes_end_of_text_and_no_id_leaves_the_vocabulary(tokenizer):
 
 
 def test_a_cut_character_is_shown_and_its_bytes_kept(tokenizer):
-    ids = Byte().encode("é")[:1] if isinstance(tokenizer, Byte) else [tokenizer.pieces.index(b"\xc3")]
+    ids = (
+        Byte().encode("é")[:1] if isinstance(tokenizer, Byte) else [tokenizer.pieces.index(b"\xc3")]
+    )
     assert tokenizer.decode(ids) == "\ufffd"
     assert tokenizer.decode_bytes(ids) == b"\xc3"
 

@@ -11,7 +11,9 @@ def test_a_constant_text():
     n = 100_000
     found = yardsticks([b"a" * n], b"a" * 50)
     assert found["unigram"] == pytest.approx(-math.log2((n + 1) / (n + 256)))
-    assert found["bigram"] == pytest.approx((found["unigram"] + 49 * -math.log2(n / (n - 1 + 256))) / 50)
+    assert found["bigram"] == pytest.approx(
+        (found["unigram"] + 49 * -math.log2(n / (n - 1 + 256))) / 50
+    )
     assert found["xz"] == 8 * len(lzma.compress(b"a" * 50, preset=9 | lzma.PRESET_EXTREME)) / 50
 
 
@@ -33,7 +35,9 @@ def test_an_alternation_is_one_bit_by_letter_and_none_by_pair():
 @pytest.mark.parametrize("pieces", [[b"ab"], [b"a", b"b"], [b"a", b"", b"b"]])
 def test_a_pair_counts_wherever_the_text_is_cut(pieces):
     first, second = 2 / (2 + 256), 2 / (1 + 256)
-    assert yardsticks(pieces, b"ab")["bigram"] == pytest.approx(-(math.log2(first) + math.log2(second)) / 2)
+    assert yardsticks(pieces, b"ab")["bigram"] == pytest.approx(
+        -(math.log2(first) + math.log2(second)) / 2
+    )
 
 
 def test_an_empty_text_has_no_figure():
@@ -44,4 +48,6 @@ def test_an_empty_text_has_no_figure():
 def test_unigram_nats_over_tokens():
     assert unigram_nats(np.arange(0), np.arange(5), 5) == pytest.approx(math.log(5))
     expected = -(math.log(4 / 9) + math.log(1 / 9)) / 2
-    assert unigram_nats(np.array([0, 0, 0, 1], np.uint16), np.array([0, 4], np.uint16), 5) == pytest.approx(expected)
+    assert unigram_nats(
+        np.array([0, 0, 0, 1], np.uint16), np.array([0, 4], np.uint16), 5
+    ) == pytest.approx(expected)

@@ -14,9 +14,21 @@ from typing import Any
 import pytest
 
 TINY = [
-    "arch.dim=32", "arch.layers=2", "arch.heads=2", "arch.length=32", "loader.batch_size=4", "schedule.warmup=2",
-    "trainer.max_steps=8", "trainer.log_every=2", "trainer.eval_every=4", "trainer.checkpoint_every=4",
-    "trainer.accelerator=cpu", "trainer.threads=1", "logger=none", "data.val_fraction=0.1", "data.test_fraction=0.1",
+    "arch.dim=32",
+    "arch.layers=2",
+    "arch.heads=2",
+    "arch.length=32",
+    "loader.batch_size=4",
+    "schedule.warmup=2",
+    "trainer.max_steps=8",
+    "trainer.log_every=2",
+    "trainer.eval_every=4",
+    "trainer.checkpoint_every=4",
+    "trainer.accelerator=cpu",
+    "trainer.threads=1",
+    "logger=none",
+    "data.val_fraction=0.1",
+    "data.test_fraction=0.1",
 ]
 
 
@@ -31,7 +43,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_place(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each test in a folder of its own; one token cache for all; no key of the person who runs the tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -62,7 +76,9 @@ def train(words: list[str]) -> Callable[..., dict[str, Any]]:
 def command(words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Train as a person would, in a process of its own; hangs are failures."""
 
-    def command(*arguments: str, module: str = "zoo.train", tiny: bool = True) -> subprocess.CompletedProcess[str]:
+    def command(
+        *arguments: str, module: str = "zoo.train", tiny: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         start = [module] if module.endswith(".py") else ["-m", module]
         return bounded([sys.executable, *start, *(words if tiny else []), *arguments])
 
@@ -71,7 +87,9 @@ def command(words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]
 
 def bounded(line: list[str], seconds: float = 280) -> subprocess.CompletedProcess[str]:
     """Run a command; where it hangs, it and all processes that it has started are killed, and the test fails."""
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         said, complained = process.communicate(timeout=seconds)
     except BaseException:
@@ -111,7 +129,12 @@ def read_wandb(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
         if record.HasField("run"):
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
         if record.HasField("history"):
-            history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
+            history.append(
+                {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                    for item in record.history.item
+                }
+            )
         if record.HasField("exit"):
             code = record.exit.exit_code
     return config, history, code

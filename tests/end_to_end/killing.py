@@ -30,7 +30,9 @@ def trained(given: config.Config, folder: Path, at: int = 0) -> int:
     process.join(120)
     assert process.pid
     with contextlib.suppress(ProcessLookupError):  # where nothing is left of it
-        os.killpg(process.pid, signal.SIGKILL)  # its workers: their parent is a server, which does not end with it
+        os.killpg(
+            process.pid, signal.SIGKILL
+        )  # its workers: their parent is a server, which does not end with it
     if process.exitcode is None:
         process.kill()
         raise TimeoutError("the run hangs")
@@ -50,7 +52,9 @@ def _train(given: config.Config, folder: Path, at: int, report: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.setpgrp()
-    multiprocessing.set_start_method("fork", force=True)  # of its workers; the server's children would begin anew with imports
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # of its workers; the server's children would begin anew with imports
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _watch(moment)
     run.run(given, folder, [])
@@ -71,7 +75,12 @@ def _watch(moment: Callable[..., None]) -> None:
 
         setattr(owner, name, watched)
 
-    for name in ("training_step", "on_before_optimizer_step", "validation_step", "on_validation_epoch_end"):
+    for name in (
+        "training_step",
+        "on_before_optimizer_step",
+        "validation_step",
+        "on_validation_epoch_end",
+    ):
         around(lit.Learner, name)
     around(callbacks.Watch, "on_train_batch_end")
     around(callbacks.MetricsFile, "log_metrics")

@@ -29,7 +29,10 @@ def watch(folder: Path) -> None:
     started = lit.Learner.on_fit_start
 
     def first(module: Any) -> None:
-        values = {name: whole(tensor).detach().clone() for name, tensor in module.model.state_dict().items()}
+        values = {
+            name: whole(tensor).detach().clone()
+            for name, tensor in module.model.state_dict().items()
+        }
         torch.save(values, folder / f"first{module.trainer.global_rank}.pt")
         started(module)
 
@@ -40,7 +43,11 @@ def watch(folder: Path) -> None:
         torch.set_rng_state(state)
 
     def norm(module: Any, optimizer: Any) -> None:
-        grads = [whole(p.grad).double().square().sum() for p in module.model.parameters() if p.grad is not None]
+        grads = [
+            whole(p.grad).double().square().sum()
+            for p in module.model.parameters()
+            if p.grad is not None
+        ]
         seen["norms"] += [torch.stack(grads).sum().sqrt().item()] if grads else []
 
     def end(self: Any, trainer: Any, module: Any, *rest: Any) -> None:

@@ -46,7 +46,9 @@ def undisturbed(train: Train) -> Same:
     if not UNDISTURBED:
         train("undisturbed")
         UNDISTURBED.update(weights=weights("undisturbed"), losses=losses("undisturbed"))
-    return lambda folder: equal(UNDISTURBED["weights"], weights(folder)) and losses(folder) == UNDISTURBED["losses"]
+    return lambda folder: (
+        equal(UNDISTURBED["weights"], weights(folder)) and losses(folder) == UNDISTURBED["losses"]
+    )
 
 
 @pytest.fixture
@@ -56,9 +58,15 @@ def train(train: Train) -> Train:
 
 def whole(folder: Path | str) -> dict[str, Any]:
     """Every file of a run that can be read, read."""
-    files = [path for path in Path(folder).rglob("*") if path.suffix in (".yaml", ".json", ".csv", ".ckpt")]
+    files = [
+        path
+        for path in Path(folder).rglob("*")
+        if path.suffix in (".yaml", ".json", ".csv", ".ckpt")
+    ]
     for path in files:
-        storage.read_checkpoint(path) if path.suffix == ".ckpt" else OmegaConf.load(path) if path.suffix == ".yaml" else None
+        storage.read_checkpoint(path) if path.suffix == ".ckpt" else OmegaConf.load(
+            path
+        ) if path.suffix == ".yaml" else None
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -79,10 +87,19 @@ class Full:
         self.real(descriptor)
 
 
-@pytest.mark.parametrize(("name", "nth"), [("last.ckpt", 2), ("best.ckpt", 1), ("metrics.csv", 3), ("summary.json", 4),
-                                           ("config.yaml", 1)])
-def test_a_disk_that_fills_up_costs_nothing_that_was_there(train: Train, undisturbed: Same, monkeypatch: pytest.MonkeyPatch,
-                                                           name: str, nth: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "nth"),
+    [
+        ("last.ckpt", 2),
+        ("best.ckpt", 1),
+        ("metrics.csv", 3),
+        ("summary.json", 4),
+        ("config.yaml", 1),
+    ],
+)
+def test_a_disk_that_fills_up_costs_nothing_that_was_there(
+    train: Train, undisturbed: Same, monkeypatch: pytest.MonkeyPatch, name: str, nth: int
+) -> None:
     with monkeypatch.context() as patch:
         Full(name, nth, patch)
         with pytest.raises(OSError, match=rf"No space left.*{name}"):
@@ -94,21 +111,33 @@ def test_a_disk_that_fills_up_costs_nothing_that_was_there(train: Train, undistu
 
 
 def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"^error: run/last.ckpt \(No space left on device\): free some$"), registry.plainly():
+    with (
+        pytest.raises(
+            SystemExit, match=r"^error: run/last.ckpt \(No space left on device\): free some$"
+        ),
+        registry.plainly(),
+    ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run/last.ckpt")
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_really_full_is_one_sentence_and_the_run_goes_on(command: Command, tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full_is_one_sentence_and_the_run_goes_on(
+    command: Command, tmp_path: Path
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", disk], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "none", disk], check=False, capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         words = (f"hydra.run.dir={disk}/run", "trainer.checkpoint_every=2")
         full = command(*words)
         assert full.returncode == 1
-        assert re.fullmatch(r"error: .*/run/checkpoints/\w+.ckpt \(No space left on device\): free some", full.stderr.strip())
+        assert re.fullmatch(
+            r"error: .*/run/checkpoints/\w+.ckpt \(No space left on device\): free some",
+            full.stderr.strip(),
+        )
         assert summary(disk / "run")["status"] in ("failed", "running")
         whole(disk / "run")
         subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
@@ -119,9 +148,12 @@ def test_a_disk_that_is_really_full_is_one_sentence_and_the_run_goes_on(command:
         subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.parametrize("harm", ["cut", "flipped", "empty", "an empty folder", "without its state"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, caplog: pytest.LogCaptureFixture,
-                                                                harm: str) -> None:
+@pytest.mark.parametrize(
+    "harm", ["cut", "flipped", "empty", "an empty folder", "without its state"]
+)
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    train: Train, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
     words = ("trainer.checkpoint_every=2",)
     train("run", *words)
     expected, rows = weights("run"), losses("run")
@@ -129,7 +161,12 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, ca
     stateless, content = io.BytesIO(), bytearray(last.read_bytes())
     torch.save({**torch.load(last, weights_only=True), "optimizer_states": None}, stateless)
     content[len(content) // 2] ^= 1
-    harmed = {"cut": content[:1000], "flipped": content, "empty": b"", "without its state": stateless.getvalue()}
+    harmed = {
+        "cut": content[:1000],
+        "flipped": content,
+        "empty": b"",
+        "without its state": stateless.getvalue(),
+    }
     if harm in harmed:
         last.write_bytes(harmed[harm])
     else:
@@ -137,7 +174,10 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(train: Train, ca
         last.mkdir()
     told = train("run", *words, "resume=auto")
     for said in (caplog.text, told["note"]):
-        assert re.search(r"last.ckpt is damaged.*: going on from the one before, run/checkpoints/previous.ckpt", said)
+        assert re.search(
+            r"last.ckpt is damaged.*: going on from the one before, run/checkpoints/previous.ckpt",
+            said,
+        )
     assert equal(expected, weights("run"))
     assert losses("run") == rows
     assert Path("run/checkpoints/last.damaged").exists()
@@ -147,9 +187,14 @@ def in_shards(path: Path, count: int) -> Path:
     """Put a checkpoint of so many processes in the place of one; returns their folder."""
     checkpoint, folder = torch.load(path, weights_only=True), path.with_name(f".{path.name}.shards")
     for rank in range(count):
-        state = {name: storage.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
-                 for name, weight in checkpoint["state_dict"].items()}
-        storage.write_atomically(folder / f"{rank}.pt", storage.dumps({**checkpoint, "state_dict": state, "parts": count}))
+        state = {
+            name: storage.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
+            for name, weight in checkpoint["state_dict"].items()
+        }
+        storage.write_atomically(
+            folder / f"{rank}.pt",
+            storage.dumps({**checkpoint, "state_dict": state, "parts": count}),
+        )
     path.unlink()
     path.symlink_to(folder.name)
     return folder
@@ -171,8 +216,9 @@ def test_so_is_one_of_shards_of_which_a_part_is_missing(train: Train, gone: str 
     assert equal(expected, storage.read_checkpoint(last)["state_dict"])
 
 
-def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(train: Train,
-                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each looks at its share of the parts, so that none need read them all; here the second of two finds it."""
     words = ("trainer.checkpoint_every=2",)
     train("run", *words)
@@ -192,15 +238,23 @@ def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    with pytest.raises(storage.Damaged, match=r"a checksum differs. It is last.damaged now, so that resume=auto goes on from"):
+    with pytest.raises(
+        storage.Damaged,
+        match=r"a checksum differs. It is last.damaged now, so that resume=auto goes on from",
+    ):
         Second(2).load_checkpoint(last)
     assert agreed == [True, True, False], "whole and finite; not whole"
     assert train("run", *words, "resume=auto")["status"] == "finished"
     assert equal(expected, weights("run"))
 
 
-def test_where_all_but_the_best_are_damaged_the_run_goes_on_from_that_and_else_is_refused(train: Train) -> None:
-    words = ("trainer.max_steps=6", "trainer.checkpoint_every=1")  # the best is of step 4, the evaluation before the last
+def test_where_all_but_the_best_are_damaged_the_run_goes_on_from_that_and_else_is_refused(
+    train: Train,
+) -> None:
+    words = (
+        "trainer.max_steps=6",
+        "trainer.checkpoint_every=1",
+    )  # the best is of step 4, the evaluation before the last
     train("run", *words)
     expected, rows = weights("run"), losses("run")
     places = [Path(f"run/checkpoints/{name}.ckpt") for name in ("last", "previous", "best")]
@@ -211,7 +265,10 @@ def test_where_all_but_the_best_are_damaged_the_run_goes_on_from_that_and_else_i
     assert losses("run") == rows
     for place in places:
         place.write_bytes(b"")
-    with pytest.raises(ZooError, match=r"last.ckpt is damaged.*best.ckpt is damaged.*: there is no other, so delete"):
+    with pytest.raises(
+        ZooError,
+        match=r"last.ckpt is damaged.*best.ckpt is damaged.*: there is no other, so delete",
+    ):
         train("run", *words, "resume=auto")
 
 
@@ -223,7 +280,9 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_kept(train: Train) -> No
         torch.save(checkpoint, f"run/checkpoints/{name}.ckpt")
     before = Path("run/checkpoints/last.ckpt").read_bytes()
     for read in (lambda: train("run", "resume=auto"), lambda: storage.load_model("run")):
-        with pytest.raises(ZooError, match=r"ckpt is of format 2, which a newer version .* this one reads format 1"):
+        with pytest.raises(
+            ZooError, match=r"ckpt is of format 2, which a newer version .* this one reads format 1"
+        ):
             read()
     assert Path("run/checkpoints/last.ckpt").read_bytes() == before
 
@@ -231,7 +290,9 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_kept(train: Train) -> No
 def test_a_hostile_last_checkpoint_is_not_passed_over(train: Train) -> None:
     train("run")
     torch.save({"state_dict": {}, "zoo": Hostile()}, "run/checkpoints/last.ckpt")
-    with pytest.raises(ZooError, match=r"refused .*last.ckpt: it holds more than tensors and plain data"):
+    with pytest.raises(
+        ZooError, match=r"refused .*last.ckpt: it holds more than tensors and plain data"
+    ):
         train("run", "resume=auto")
     assert not Path("owned").exists()
 
@@ -255,12 +316,16 @@ def powerless() -> Iterator[Callable[[bool], None]]:
         os.seteuid(0)
 
 
-def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_was(train: Train, words: list[str],
-                                                                     powerless: Callable[[bool], None]) -> None:
+def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_was(
+    train: Train, words: list[str], powerless: Callable[[bool], None]
+) -> None:
     with tempfile.TemporaryDirectory() as name:  # not below a folder that only its owner may enter
         folder = Path(name)
         train(folder)
-        before, given = whole(folder), config.compose([*words, "trainer.sample=false", "resume=auto"])
+        before, given = (
+            whole(folder),
+            config.compose([*words, "trainer.sample=false", "resume=auto"]),
+        )
         for place in (folder / "checkpoints", folder):
             place.chmod(0o555)
         (folder / ".lock").chmod(0o444)
@@ -274,8 +339,12 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_was(train: Trai
             place.chmod(0o755)
 
 
-def test_wandb_that_fails_costs_the_run_nothing(train: Train, undisturbed: Same, monkeypatch: pytest.MonkeyPatch,
-                                                caplog: pytest.LogCaptureFixture) -> None:
+def test_wandb_that_fails_costs_the_run_nothing(
+    train: Train,
+    undisturbed: Same,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Its process is killed; the next run of this one has it again."""
     from wandb.sdk import wandb_setup
 
@@ -292,8 +361,9 @@ def test_wandb_that_fails_costs_the_run_nothing(train: Train, undisturbed: Same,
     assert read_wandb(file)[2] == 0
 
 
-def test_a_wandb_that_does_not_answer_makes_the_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wandb_that_does_not_answer_makes_the_run_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     import wandb
 
     from zoo import dashboard
@@ -312,21 +382,29 @@ def test_a_wandb_that_does_not_answer_makes_the_run_offline(tmp_path: Path, monk
     dashboard.finish(0)
 
 
-def test_a_data_worker_that_is_killed_ends_the_run_with_a_sentence(train: Train, undisturbed: Same,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_worker_that_is_killed_ends_the_run_with_a_sentence(
+    train: Train, undisturbed: Same, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("loader.workers=1", "trainer.checkpoint_every=2")
 
     def kill(trainer: Any) -> None:
-        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, "torch would raise again, in the midst of what follows"
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, (
+            "torch would raise again, in the midst of what follows"
+        )
         for child in multiprocessing.active_children():
             child.kill()
 
     signal.signal(signal.SIGCHLD, lambda *_: None)  # as torch's, of an earlier run of this process
     with monkeypatch.context() as patch:
         when(3, kill, patch)
-        with pytest.raises(ZooError, match=r"a process that reads data died \(.*\): .*lower loader.workers.*resume=auto"):
+        with pytest.raises(
+            ZooError,
+            match=r"a process that reads data died \(.*\): .*lower loader.workers.*resume=auto",
+        ):
             train("run", *words)
-    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, "it would raise while the end is told"
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, (
+        "it would raise while the end is told"
+    )
     assert summary("run")["status"] == "failed"
     assert train("run", *words, "resume=auto")["status"] == "finished"
     assert undisturbed("run")
@@ -341,8 +419,9 @@ def test_runs_of_the_same_second_have_folders_of_their_own() -> None:
         assert len(names) == 1000
 
 
-def test_a_clock_that_jumps_changes_nothing(train: Train, undisturbed: Same, words: list[str],
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_changes_nothing(
+    train: Train, undisturbed: Same, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     jumps, real = iter(range(10**6)), time.time
     monkeypatch.setattr(time, "time", lambda: real() + (-1) ** next(jumps) * 1e9)
     with monkeypatch.context() as patch:
@@ -351,15 +430,22 @@ def test_a_clock_that_jumps_changes_nothing(train: Train, undisturbed: Same, wor
             train("runs/0")
     for name, years in (("config.yaml", -50), ("summary.json", 50)):
         os.utime(f"runs/0/{name}", (real() + years * 3e7,) * 2)
-    assert train_command._unfinished(config.compose([*words, "resume=auto"]), Path("runs")) == Path("runs/0")
+    assert train_command._unfinished(config.compose([*words, "resume=auto"]), Path("runs")) == Path(
+        "runs/0"
+    )
     told = train("runs/0", "resume=auto")
     assert undisturbed("runs/0")
     assert 0 < told["seconds"] < 1000
     assert told["tokens_per_second"] > 0
 
 
-@pytest.mark.parametrize("content", ["!!python/object/apply:os.system ['touch owned']",
-                                     "seed: 0\nnorm: {_target_: os.system, command: touch owned}"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "!!python/object/apply:os.system ['touch owned']",
+        "seed: 0\nnorm: {_target_: os.system, command: touch owned}",
+    ],
+)
 def test_a_hostile_configuration_of_a_run_runs_nothing(words: list[str], content: str) -> None:
     Path("run").mkdir()
     Path("run/config.yaml").write_text(content, encoding="utf-8")
@@ -370,7 +456,10 @@ def test_a_hostile_configuration_of_a_run_runs_nothing(words: list[str], content
 
 def many(keys: int) -> str:
     """An experiment of so many keys: a deep model, no two layers of which are alike."""
-    layers = [{"attn": {"window": number + 1}, "ffn": {"hidden": 8 + number}} for number in range(keys // 4)]
+    layers = [
+        {"attn": {"window": number + 1}, "ffn": {"hidden": 8 + number}}
+        for number in range(keys // 4)
+    ]
     return yaml.safe_dump({"arch": {"layers": len(layers), "pattern": layers}})
 
 
@@ -380,27 +469,42 @@ def elsewhere(tmp_path: Path) -> Callable[[str], str]:
 
     def elsewhere(content: str) -> str:
         (tmp_path / "more" / "experiment").mkdir(parents=True)
-        (tmp_path / "more" / "experiment" / "big.yaml").write_text(f"# @package _global_\n{content}", encoding="utf-8")
+        (tmp_path / "more" / "experiment" / "big.yaml").write_text(
+            f"# @package _global_\n{content}", encoding="utf-8"
+        )
         return f"hydra.searchpath=[file://{tmp_path / 'more'}]"
 
     return elsewhere
 
 
-def test_ten_thousand_unknown_keys_are_refused_by_the_first(elsewhere: Callable[[str], str]) -> None:
-    where = elsewhere(yaml.safe_dump({"norm": {f"key{number}": number for number in range(10_000)}}))
+def test_ten_thousand_unknown_keys_are_refused_by_the_first(
+    elsewhere: Callable[[str], str],
+) -> None:
+    where = elsewhere(
+        yaml.safe_dump({"norm": {f"key{number}": number for number in range(10_000)}})
+    )
     with pytest.raises(ZooError, match=r"norm=layer has no option 'key0'"):
         config.compose([where, "experiment=big"])
 
 
 @pytest.mark.slow
-def test_a_configuration_of_ten_thousand_keys_is_written_and_found_again(elsewhere: Callable[[str], str],
-                                                                         tmp_path: Path) -> None:
+def test_a_configuration_of_ten_thousand_keys_is_written_and_found_again(
+    elsewhere: Callable[[str], str], tmp_path: Path
+) -> None:
     begun = time.process_time()
-    words = [elsewhere(many(10_000)), "experiment=big", "arch.dim=16", "arch.heads=2", "resume=auto"]
+    words = [
+        elsewhere(many(10_000)),
+        "experiment=big",
+        "arch.dim=16",
+        "arch.heads=2",
+        "resume=auto",
+    ]
     composed = config.compose(words)
     assert len(composed["arch"]["pattern"]) == 2500
     (tmp_path / "runs" / "0").mkdir(parents=True)
-    (tmp_path / "runs" / "0" / "config.yaml").write_text(OmegaConf.to_yaml(composed), encoding="utf-8")
+    (tmp_path / "runs" / "0" / "config.yaml").write_text(
+        OmegaConf.to_yaml(composed), encoding="utf-8"
+    )
     assert train_command._unfinished(composed, tmp_path / "runs") == tmp_path / "runs" / "0"
     assert time.process_time() - begun < 120
 
@@ -409,8 +513,13 @@ NAMES = ["Ünïcødé 実験 🧪", "spaces and 'quotes' = $HOME", "/".join(["l"
 
 
 @pytest.mark.parametrize("name", NAMES, ids=["unicode", "quotes", "long"])
-def test_a_folder_may_have_any_name(train: Train, text: Path, monkeypatch: pytest.MonkeyPatch,
-                                    capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_folder_may_have_any_name(
+    train: Train,
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
     for folder in (Path(name) / "text", Path(name) / "run"):
         folder.mkdir(parents=True)
     for file in text.iterdir():
@@ -432,7 +541,9 @@ def test_a_folder_named_like_an_address_and_a_pattern_is_gone_on_with(train: Tra
 
 
 def rows() -> list[list[str]]:
-    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    lines = [
+        line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("|")
+    ]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -443,4 +554,6 @@ def test_every_row_of_the_table_names_a_test_that_there_is() -> None:
         assert len(tests) == named.count("::") > 0, f"{case}: no test"
         for file, name in tests:
             source = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
-            assert re.search(rf"^def {name}\(", source, re.MULTILINE), f"{case}: no {name} in {file}"
+            assert re.search(rf"^def {name}\(", source, re.MULTILINE), (
+                f"{case}: no {name} in {file}"
+            )

@@ -38,26 +38,50 @@ def alike(one: str, other: str) -> None:
         assert float(loss or 0) == pytest.approx(float(loss_ or 0), abs=2e-5)
         assert float(val or 0) == pytest.approx(float(val_ or 0), abs=2e-5)
     for name, weight in weights(one).items():
-        torch.testing.assert_close(storage.read_checkpoint(other)["state_dict"][name], weight, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            storage.read_checkpoint(other)["state_dict"][name], weight, rtol=1e-3, atol=1e-4
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_the_script_for_slurm_queues_a_stopped_run_again(train: Train, words: list[str], tmp_path: Path, strategy: str,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_for_slurm_queues_a_stopped_run_again(
+    train: Train, words: list[str], tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
-    (tmp_path / "train.sh").write_text(re.findall(r"```bash\n(.*?)```", shown, re.DOTALL)[0], encoding="utf-8")
-    for name, content in {"srun": SRUN.format(python=sys.executable), "scontrol": "#!/bin/sh\necho $* >> requeued\n"}.items():
+    (tmp_path / "train.sh").write_text(
+        re.findall(r"```bash\n(.*?)```", shown, re.DOTALL)[0], encoding="utf-8"
+    )
+    for name, content in {
+        "srun": SRUN.format(python=sys.executable),
+        "scontrol": "#!/bin/sh\necho $* >> requeued\n",
+    }.items():
         place = tmp_path / "bin" / name
         place.parent.mkdir(exist_ok=True)
         place.write_text(content, encoding="utf-8")
         place.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv(
+        "PATH", f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    )
     monkeypatch.setenv("SLURM_JOB_ID", "12345")
-    long = ["trainer.max_steps=400", "trainer.eval_every=400", "trainer.checkpoint_every=50", "trainer.log_every=50"]
-    line = ["bash", "train.sh", *words, "trainer.devices=2", "trainer.nodes=1", "trainer.precision=32-true",
-            "trainer.compile=false", f"trainer.strategy={strategy}", *long]
+    long = [
+        "trainer.max_steps=400",
+        "trainer.eval_every=400",
+        "trainer.checkpoint_every=50",
+        "trainer.log_every=50",
+    ]
+    line = [
+        "bash",
+        "train.sh",
+        *words,
+        "trainer.devices=2",
+        "trainer.nodes=1",
+        "trainer.precision=32-true",
+        "trainer.compile=false",
+        f"trainer.strategy={strategy}",
+        *long,
+    ]
     process = subprocess.Popen(line, start_new_session=True)
     try:
         folder, deadline = Path("runs/12345"), time.monotonic() + 200
@@ -84,8 +108,9 @@ def test_the_script_for_slurm_queues_a_stopped_run_again(train: Train, words: li
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_run_in_shards_goes_on_with_any_other_processes(train: Train, command: Command,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_shards_goes_on_with_any_other_processes(
+    train: Train, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is stopped as two shards, goes on as two, and then on one process; and the other way round."""
     same = "schedule=constant"  # whose rates do not depend on where it ends
     train("one", same, "trainer.max_steps=16")
@@ -116,8 +141,15 @@ def test_a_run_in_shards_goes_on_with_any_other_processes(train: Train, command:
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
 def test_a_launcher_runs_jobs_of_one_process_and_of_two(command: Command, launcher: str) -> None:
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")
-    done = command("-m", f"hydra/launcher={launcher}", "trainer=cpu,ddp_sim", "optim.lr=1e-3,1e30", "hydra.sweep.dir=sweep",
-                   "trainer.sample=false", *(["hydra.launcher.n_jobs=2"] if launcher == "joblib" else []))
+    done = command(
+        "-m",
+        f"hydra/launcher={launcher}",
+        "trainer=cpu,ddp_sim",
+        "optim.lr=1e-3,1e30",
+        "hydra.sweep.dir=sweep",
+        "trainer.sample=false",
+        *(["hydra.launcher.n_jobs=2"] if launcher == "joblib" else []),
+    )
     assert done.returncode != 0
     assert [summary(f"sweep/{job}")["status"] for job in range(4)] == ["finished", "diverged"] * 2
     for (_, loss, val), (_, loss_, val_) in zip(losses("sweep/0"), losses("sweep/2"), strict=True):

@@ -32,7 +32,9 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def refused(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+def refused(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Refused:
     """What a command line says when it refuses, in this process; more than one line is a failure."""
 
     def refused(module: Any, *typed: str, tiny: bool = True) -> str:
@@ -52,9 +54,22 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
     assert done.returncode == 0, done.stderr
     (folder,) = Path("runs").iterdir()
     told = summary(folder)
-    for shown in (f"{told['metrics']['val/bits_per_byte']:.3f}", "unigram", "xz", str(folder), "python -m zoo.generate"):
+    for shown in (
+        f"{told['metrics']['val/bits_per_byte']:.3f}",
+        "unigram",
+        "xz",
+        str(folder),
+        "python -m zoo.generate",
+    ):
         assert shown in done.stdout
-    written = command(f"ckpt={folder}", "prompt=3 times", "tokens=5", "temperature=0", module="zoo.generate", tiny=False)
+    written = command(
+        f"ckpt={folder}",
+        "prompt=3 times",
+        "tokens=5",
+        "temperature=0",
+        module="zoo.generate",
+        tiny=False,
+    )
     assert written.returncode == 0, written.stderr
     assert written.stdout.startswith("3 times")
 
@@ -68,7 +83,10 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("norm.eps=abc", "norm.eps: Value 'abc'"),
         ("attn=gqa attn.kv_heads=3 arch.heads=4", "4 heads cannot share 3 KV heads"),
         ("pos=rope attn.head_dim=5", "must be even, not 5"),
-        ("pos=learned arch.length=32 loader.length=64", "longer than the 32 positions of pos=learned"),
+        (
+            "pos=learned arch.length=32 loader.length=64",
+            "longer than the 32 positions of pos=learned",
+        ),
         ("data.path=nowhere", "nowhere"),
         ("trainer.max_steps=0", "trainer.max_steps"),
         ("loader.batch_size=3 trainer.accumulate=2", "batch_size=3"),
@@ -104,39 +122,60 @@ FLAGS = ["--run", "--multirun", "--cfg job", "--info all", "--shell-completion"]
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(FLAGS, 2)))
-def test_flags_that_ask_for_different_things_are_refused(refused: Refused, one: str, other: str) -> None:
+def test_flags_that_ask_for_different_things_are_refused(
+    refused: Refused, one: str, other: str
+) -> None:
     said = refused(train, *f"{one} {other} norm=rms".split(), tiny=False)
-    assert said == f"error: {one.split()[0]} and {other.split()[0]} ask for different things: give one of them"
+    assert (
+        said
+        == f"error: {one.split()[0]} and {other.split()[0]} ask for different things: give one of them"
+    )
 
 
-def test_what_this_machine_cannot_run_is_refused_before_a_model_is_made(monkeypatch: pytest.MonkeyPatch,
-                                                                        refused: Refused) -> None:
+def test_what_this_machine_cannot_run_is_refused_before_a_model_is_made(
+    monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     def made(*_: Any) -> None:
         raise AssertionError("a model was made first")
 
     monkeypatch.setattr(train, "refuse_meaningless", made)
     monkeypatch.setattr(hardware, "no_gpu", lambda: True)
-    assert "this machine has no GPU: choose trainer=cpu" in refused(train, "trainer.accelerator=gpu")
+    assert "this machine has no GPU: choose trainer=cpu" in refused(
+        train, "trainer.accelerator=gpu"
+    )
     assert "this machine has no GPU" in refused(train, "-m", "trainer.accelerator=gpu", "seed=0,1")
     monkeypatch.setenv("WANDB_MODE", "onlin")
-    assert "WANDB_MODE=onlin in the environment is none of online, offline" in refused(train, "logger=wandb")
+    assert "WANDB_MODE=onlin in the environment is none of online, offline" in refused(
+        train, "logger=wandb"
+    )
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         own = str(taken.getsockname()[1])
-        for port, why in ((own, "Address already in use"), ("abc", "invalid literal"), ("99999", "0-65535")):
+        for port, why in (
+            (own, "Address already in use"),
+            ("abc", "invalid literal"),
+            ("99999", "0-65535"),
+        ):
             monkeypatch.setenv("MASTER_PORT", port)
             said = refused(train, "trainer.devices=2")
             assert f"MASTER_PORT={port} in the environment cannot be used" in said
             assert why in said
 
 
-def test_a_port_that_is_taken_meanwhile_is_a_sentence(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_taken_meanwhile_is_a_sentence(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def taken(*_: Any, **__: Any) -> None:
-        raise torch.distributed.DistNetworkError("The server socket has failed to listen on any local network address.")
+        raise torch.distributed.DistNetworkError(
+            "The server socket has failed to listen on any local network address."
+        )
 
     monkeypatch.setattr(Trainer, "fit", taken)
-    with pytest.raises(ZooError, match=r"the processes that train together cannot reach each other .*: unset MASTER_ADDR and"):
+    with pytest.raises(
+        ZooError,
+        match=r"the processes that train together cannot reach each other .*: unset MASTER_ADDR and",
+    ):
         train("run")
     assert "cannot reach each other" in summary("run")["error"]
 
@@ -162,8 +201,14 @@ def test_a_prompt_is_taken_as_it_stands() -> None:
     assert asked == generate.Request("a?", "${oc.env:HOME} ???", 3, 0.8, None, 0)
 
 
-def test_a_flag_may_stand_between_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["train", "norm=rms", "--cfg", "job", "arch.dim=64", "--config-dir", ".", "seed=3"])
+def test_a_flag_may_stand_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["train", "norm=rms", "--cfg", "job", "arch.dim=64", "--config-dir", ".", "seed=3"],
+    )
     train.main()
     shown = capsys.readouterr().out
     assert "name: rms" in shown
@@ -180,14 +225,19 @@ def test_a_refusal_stands_alone(command: Command) -> None:
 def test_nobody_to_read_and_no_room_to_write_are_no_tracebacks() -> None:
     line = f"{sys.executable} -u -m zoo.train --help"
     for rest, said in (("| true", ""), ("> /dev/full", "error: No space left on device\n")):
-        done = subprocess.run(f"{line} {rest}", shell=True, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            f"{line} {rest}", shell=True, capture_output=True, text=True, check=False
+        )
         assert done.stderr == said
 
 
 def test_a_folder_is_not_written_over(command: Command) -> None:
     assert command("hydra.run.dir=here").returncode == 0
     before = Path("here/summary.json").read_bytes()
-    again, other = command("hydra.run.dir=here"), command("hydra.run.dir=here", "norm=rms", "resume=auto")
+    again, other = (
+        command("hydra.run.dir=here"),
+        command("hydra.run.dir=here", "norm=rms", "resume=auto"),
+    )
     assert "already holds a run" in again.stderr
     assert "different: norm" in other.stderr
     assert again.returncode
@@ -200,22 +250,30 @@ def test_a_folder_is_not_written_over(command: Command) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\x00\x80", b"- a\n- list\n", b"seed: [1, 2"])
-def test_a_damaged_run_is_passed_over_and_refused_by_name(words: list[str], tmp_path: Path, content: bytes,
-                                                          capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_run_is_passed_over_and_refused_by_name(
+    words: list[str], tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     composed, runs = config.compose([*words, "resume=auto"]), tmp_path / "runs"
     for number in range(2):
         (runs / str(number)).mkdir(parents=True)
-        (runs / str(number) / "config.yaml").write_text(OmegaConf.to_yaml(composed), encoding="utf-8")
+        (runs / str(number) / "config.yaml").write_text(
+            OmegaConf.to_yaml(composed), encoding="utf-8"
+        )
     (runs / "1" / "config.yaml").write_bytes(content)
     os.utime(runs / "0" / "config.yaml", (0, 0))
     assert train._unfinished(composed, runs) == runs / "0"
     assert "1/config.yaml is damaged" in capsys.readouterr().out
-    with pytest.raises(ZooError, match=r"1/config.yaml is damaged: rename .* to start anew, or choose another hydra.run.dir"):
+    with pytest.raises(
+        ZooError,
+        match=r"1/config.yaml is damaged: rename .* to start anew, or choose another hydra.run.dir",
+    ):
         train._check_folder(composed, runs / "1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_run_is_found_and_gone_on_with(words: list[str], command: Command, number: int) -> None:
+def test_a_stopped_run_is_found_and_gone_on_with(
+    words: list[str], command: Command, number: int
+) -> None:
     long = ["trainer.max_steps=400", "trainer.eval_every=200"]
     line = [sys.executable, "-m", "zoo.train", *words, *long]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -240,11 +298,16 @@ def test_a_stopped_run_is_found_and_gone_on_with(words: list[str], command: Comm
 
 
 def test_multirun_makes_a_run_a_combination(command: Command) -> None:
-    done = command("norm=layer,rms", "-m", "pos=learned,rope", "hydra.sweep.dir=sweep", "logger=wandb")
+    done = command(
+        "norm=layer,rms", "-m", "pos=learned,rope", "hydra.sweep.dir=sweep", "logger=wandb"
+    )
     assert done.returncode == 0, done.stderr
     told = [summary(f"sweep/{job}") for job in range(4)]
     assert [(t["choices"]["norm"], t["choices"]["pos"]) for t in told] == [
-        ("layer", "learned"), ("layer", "rope"), ("rms", "learned"), ("rms", "rope"),
+        ("layer", "learned"),
+        ("layer", "rope"),
+        ("rms", "learned"),
+        ("rms", "rope"),
     ]
     assert len(list(Path("sweep").glob("*/wandb/offline-run-*/*.wandb"))) == 4
     alone = command("norm=rms", "pos=learned", "hydra.run.dir=alone")
@@ -259,9 +322,14 @@ def test_a_sweep_goes_on_with_runs_only_when_asked_to(words: list[str], refused:
         Path(f"sweep/{number}/config.yaml").write_text(told, encoding="utf-8")
     jobs = ["-m", "norm=layer,rms", "trainer.sample=false"]
     elsewhere = ["hydra.sweep.dir='.'", "hydra.sweep.subdir='sweep/${hydra.job.num}'"]
-    for place in (["hydra.sweep.dir=sweep"], elsewhere):  # seen before the first job, or as it begins
-        assert "already holds a run: go on with it by resume=auto, or choose another hydra.sweep.dir" in refused(
-            train, *jobs, *place)
+    for place in (
+        ["hydra.sweep.dir=sweep"],
+        elsewhere,
+    ):  # seen before the first job, or as it begins
+        assert (
+            "already holds a run: go on with it by resume=auto, or choose another hydra.sweep.dir"
+            in refused(train, *jobs, *place)
+        )
         assert "different: norm" in refused(train, "-m", "norm=rms,layer", "resume=auto", *place)
     assert not list(Path("sweep").glob("*/summary.json"))
 
@@ -275,7 +343,12 @@ def test_multirun_refuses_a_meaningless_job_before_the_first(command: Command) -
 def test_a_job_that_fails_fails_alone(command: Command) -> None:
     done = command("-m", "optim.lr=1e-3,1e30", "seed=0,1", "hydra.sweep.dir=sweep")
     assert done.returncode != 0
-    assert [summary(f"sweep/{job}")["status"] for job in range(4)] == ["finished", "finished", "diverged", "diverged"]
+    assert [summary(f"sweep/{job}")["status"] for job in range(4)] == [
+        "finished",
+        "finished",
+        "diverged",
+        "diverged",
+    ]
 
 
 def test_the_offline_wandb_file_tells_the_run(command: Command) -> None:
@@ -286,11 +359,15 @@ def test_the_offline_wandb_file_tells_the_run(command: Command) -> None:
     run, history, exit_code = read_wandb(file)
     assert run["norm"] == "rms"
     assert run["parameters"] == summary("run")["parameters"]
-    assert [row["val/loss"] for row in history if "val/loss" in row][-1] == pytest.approx(summary("run")["metrics"]["val/loss"])
+    assert [row["val/loss"] for row in history if "val/loss" in row][-1] == pytest.approx(
+        summary("run")["metrics"]["val/loss"]
+    )
     assert exit_code == 0
 
 
-def test_the_offline_wandb_file_tells_a_failure(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_offline_wandb_file_tells_a_failure(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(trainer: Any) -> None:
         raise RuntimeError("something broke")
 
@@ -317,15 +394,22 @@ def test_components_and_cost_speak_json(command: Command) -> None:
     assert cost["parameters"] == 124_439_808  # Radford 2019, as transformers counts it
 
 
-def test_a_component_of_ones_own_works_as_contributing_shows_it(tmp_path: Path, words: list[str]) -> None:
+def test_a_component_of_ones_own_works_as_contributing_shows_it(
+    tmp_path: Path, words: list[str]
+) -> None:
     shown = Path(__file__).parents[2] / "CONTRIBUTING.md"
     (code,) = re.findall(r"```python\n(.*?)```", shown.read_text(encoding="utf-8"), re.DOTALL)
     script = tmp_path / "mine.py"
-    script.write_text(code + "\n\nif __name__ == '__main__':\n    from zoo.train import main\n    main()\n", encoding="utf-8")
+    script.write_text(
+        code + "\n\nif __name__ == '__main__':\n    from zoo.train import main\n    main()\n",
+        encoding="utf-8",
+    )
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         line = [sys.executable, str(script), *words, "norm=power", *more]
-        return subprocess.run(line, capture_output=True, text=True, timeout=200, env=os.environ, check=False)
+        return subprocess.run(
+            line, capture_output=True, text=True, timeout=200, env=os.environ, check=False
+        )
 
     done, wrong = run("norm.p=1.5", "hydra.run.dir=run"), run("norm.pp=1")
     assert done.returncode == 0, done.stderr

@@ -45,7 +45,9 @@ def test_it_learns_and_ends_as_a_run_does(train: Train, model: list[str]) -> Non
 
 @each_family
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.MonkeyPatch, model: list[str], workers: int) -> None:
+def test_a_killed_run_goes_on_bit_equal(
+    train: Train, monkeypatch: pytest.MonkeyPatch, model: list[str], workers: int
+) -> None:
     extra = [*model, "arch.dropout=0.1", "trainer.accumulate=2", f"loader.workers={workers}"]
     train("whole", *model, "arch.dropout=0.1", "trainer.accumulate=2")
 
@@ -64,8 +66,12 @@ def test_a_killed_run_goes_on_bit_equal(train: Train, monkeypatch: pytest.Monkey
     assert losses("whole") == losses("killed")
 
 
-@pytest.mark.parametrize("model", [["model=bert", "norm=rms"], ["model=t5", "pos=rope"]], ids="-".join)
-def test_two_processes_see_what_one_sees_and_the_checkpoint_is_used(command: Command, model: list[str]) -> None:
+@pytest.mark.parametrize(
+    "model", [["model=bert", "norm=rms"], ["model=t5", "pos=rope"]], ids="-".join
+)
+def test_two_processes_see_what_one_sees_and_the_checkpoint_is_used(
+    command: Command, model: list[str]
+) -> None:
     one = command(*model, "hydra.run.dir=one")
     two = command(*model, "trainer=ddp_sim", "hydra.run.dir=two", "trainer.accumulate=2")
     assert one.returncode == 0, one.stderr
@@ -91,7 +97,9 @@ def test_masks_are_filled_with_shares_of_one(train: Train) -> None:
         assert sum(share for _, share in mask) == pytest.approx(1)
         assert [share for _, share in mask] == sorted((share for _, share in mask), reverse=True)
     assert bert.fill_mask("3 ti[MASK]es [MASK]", top=2) == [first[:2], second[:2]]
-    assert bert.answer("3 ti[MASK]es", tokens=1).startswith(f"3 ti{bert.fill_mask('3 ti[MASK]es')[0][0][0]}es")
+    assert bert.answer("3 ti[MASK]es", tokens=1).startswith(
+        f"3 ti{bert.fill_mask('3 ti[MASK]es')[0][0][0]}es"
+    )
     with pytest.raises(ZooError, match=r"write \[MASK\] in the prompt"):
         bert.fill_mask("3 times")
     with pytest.raises(ZooError, match=r"arch\.length"):
@@ -101,7 +109,10 @@ def test_masks_are_filled_with_shares_of_one(train: Train) -> None:
 def test_gaps_are_filled_and_texts_gone_on_with(train: Train) -> None:
     train("span", "model=t5")
     t5 = learner("span")
-    filled = [t5.generate("3 [MASK] 4 is [MASK].", tokens=12, temperature=1.0, seed=seed) for seed in (0, 0, 1)]
+    filled = [
+        t5.generate("3 [MASK] 4 is [MASK].", tokens=12, temperature=1.0, seed=seed)
+        for seed in (0, 0, 1)
+    ]
     assert filled[0] == filled[1] != filled[2]
     assert all(text.startswith("3 ") and text.endswith(".") and " 4 is " in text for text in filled)
     assert t5.generate("3 times", tokens=0) == "3 times"

@@ -24,20 +24,91 @@ from zoo.settings import Loader, Trainer
 
 SECONDS = 30  # of a line, on a machine that others share; most take a twentieth of one
 TINY = [
-    "arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=16", "loader.batch_size=2", "schedule.warmup=1",
-    "trainer.max_steps=2", "trainer.accelerator=cpu", "trainer.threads=1", "logger=none", "data.val_fraction=0.1",
+    "arch.dim=16",
+    "arch.layers=2",
+    "arch.heads=2",
+    "arch.length=16",
+    "loader.batch_size=2",
+    "schedule.warmup=1",
+    "trainer.max_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.threads=1",
+    "logger=none",
+    "data.val_fraction=0.1",
     "trainer.sample=false",
 ]
-WORTH_TRAINING = {"parameters": 200_000, "tokens": 2_000}  # beyond that a line is only made, on the meta device
+WORTH_TRAINING = {
+    "parameters": 200_000,
+    "tokens": 2_000,
+}  # beyond that a line is only made, on the meta device
 
 config.discover()
 CHOSEN = config._chosen()
 ODD = [
-    "0", "-1", "1", "2", "3", "7", "0.5", "-0.5", "1e-9", "1e30", "1e400", "nan", "inf", "-inf", "100000", "100000000000",
-    "9223372036854775808", "null", "None", "true", "False", "abc", "''", "'1'", "[]", "{}", "[1]", "[1,2]", "[null]", "[[]]",
-    "{a:1}", "{name:rms}", "{name:{}}", "{1:2}", "${arch.dim}", "${nowhere}", "${oc.env:HOME}", "${", "é", "'é∀𝄞'", "/", "..",
-    "a b", "a=b", "'a=b'", "\\", "\"", "(", "0x10", "1_000", "1,2", "rms,layer", "range(1,3)", "choice(1,2)", "glob(*)", "???",
-    "_target_", "'\n'", "'\x00'", "1" * 400, "[{attn:{window:4}},{}]", "[{},{},{}]", "[{ffn:moe}]", "[{norm:null}]",
+    "0",
+    "-1",
+    "1",
+    "2",
+    "3",
+    "7",
+    "0.5",
+    "-0.5",
+    "1e-9",
+    "1e30",
+    "1e400",
+    "nan",
+    "inf",
+    "-inf",
+    "100000",
+    "100000000000",
+    "9223372036854775808",
+    "null",
+    "None",
+    "true",
+    "False",
+    "abc",
+    "''",
+    "'1'",
+    "[]",
+    "{}",
+    "[1]",
+    "[1,2]",
+    "[null]",
+    "[[]]",
+    "{a:1}",
+    "{name:rms}",
+    "{name:{}}",
+    "{1:2}",
+    "${arch.dim}",
+    "${nowhere}",
+    "${oc.env:HOME}",
+    "${",
+    "é",
+    "'é∀𝄞'",
+    "/",
+    "..",
+    "a b",
+    "a=b",
+    "'a=b'",
+    "\\",
+    '"',
+    "(",
+    "0x10",
+    "1_000",
+    "1,2",
+    "rms,layer",
+    "range(1,3)",
+    "choice(1,2)",
+    "glob(*)",
+    "???",
+    "_target_",
+    "'\n'",
+    "'\x00'",
+    "1" * 400,
+    "[{attn:{window:4}},{}]",
+    "[{},{},{}]",
+    "[{ffn:moe}]",
+    "[{norm:null}]",
 ]
 
 
@@ -50,7 +121,11 @@ def sensible(option: Any) -> list[str]:
     kind = kinds(option)[0]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [word.name for word in kind]
-    known = {bool: ["true", "false"], int: ["1", "2", "3", "4", "8"], float: ["0.1", "0.5", "1.0", "2.0"]}
+    known = {
+        bool: ["true", "false"],
+        int: ["1", "2", "3", "4", "8"],
+        float: ["0.1", "0.5", "1.0", "2.0"],
+    }
     return known.get(kind, ["rms", "gelu"])
 
 
@@ -62,9 +137,23 @@ for group in CHOSEN:
             OPTIONS.setdefault(f"{group}.{known.name}", []).extend(sensible(known))
 for node, schema in (("loader", Loader), ("trainer", Trainer)):
     OPTIONS |= {f"{node}.{known.name}": sensible(known) for known in fields(schema)}
-OPTIONS |= {"seed": ["0", "1"], "resume": ["auto", "never"], "size": ["tiny"], "logger": ["none", "csv"]}
-OPTIONS |= {"trainer": ["cpu", "auto"], "logger.tags": ["[a]"], "data.sample_by": ["line", "document"]}
-OPTIONS |= {"model": config.menu()["model"], "experiment": ["smoke"], "hydra.run.dir": ["x"], "hydra.job.name": ["x"]}
+OPTIONS |= {
+    "seed": ["0", "1"],
+    "resume": ["auto", "never"],
+    "size": ["tiny"],
+    "logger": ["none", "csv"],
+}
+OPTIONS |= {
+    "trainer": ["cpu", "auto"],
+    "logger.tags": ["[a]"],
+    "data.sample_by": ["line", "document"],
+}
+OPTIONS |= {
+    "model": config.menu()["model"],
+    "experiment": ["smoke"],
+    "hydra.run.dir": ["x"],
+    "hydra.job.name": ["x"],
+}
 for name in ("python", "wandb"):  # what would read the whole library, or speak to others
     OPTIONS = {key: [value for value in values if value != name] for key, values in OPTIONS.items()}
 del OPTIONS["data"], OPTIONS["data.path"]
@@ -75,11 +164,29 @@ def misspelt(draw: Any, key: str) -> str:
     """A key with a letter lost, doubled or exchanged, a level more or less, or a sign of Hydra's before it."""
     place = draw(st.integers(0, len(key) - 1))
     letter = draw(st.sampled_from("abz._-/@~+0 é"))
-    return draw(st.sampled_from([
-        key[:place] + key[place + 1 :], key[:place] + letter + key[place:], key[:place] + letter + key[place + 1 :],
-        f"{key}.{key}", f"{key}.name", key.split(".")[-1], f"arch.{key}", f"+{key}", f"++{key}", f"~{key}", f"{key}@x",
-        f"hydra.{key}", f"+hydra.{key}", key.upper(), f"{key}.0", f"+{key}.x", f"{key}/x",
-    ]))
+    return draw(
+        st.sampled_from(
+            [
+                key[:place] + key[place + 1 :],
+                key[:place] + letter + key[place:],
+                key[:place] + letter + key[place + 1 :],
+                f"{key}.{key}",
+                f"{key}.name",
+                key.split(".")[-1],
+                f"arch.{key}",
+                f"+{key}",
+                f"++{key}",
+                f"~{key}",
+                f"{key}@x",
+                f"hydra.{key}",
+                f"+hydra.{key}",
+                key.upper(),
+                f"{key}.0",
+                f"+{key}.x",
+                f"{key}/x",
+            ]
+        )
+    )
 
 
 @st.composite
@@ -87,17 +194,29 @@ def words(draw: Any) -> list[str]:
     """Some words about one option, of which most could be meant."""
     key = draw(st.sampled_from(sorted(OPTIONS)))
     group, _, option = key.partition(".")
-    holders = [name for name, entry in registry.entries(group).items() if option in entry.defaults()] if group in CHOSEN else []
-    holder = [f"{group}={draw(st.sampled_from(holders))}"] if option and holders and draw(st.integers(0, 3)) else []
+    holders = (
+        [name for name, entry in registry.entries(group).items() if option in entry.defaults()]
+        if group in CHOSEN
+        else []
+    )
+    holder = (
+        [f"{group}={draw(st.sampled_from(holders))}"]
+        if option and holders and draw(st.integers(0, 3))
+        else []
+    )
     meant = st.sampled_from(OPTIONS[key] or ["1"])
     value = draw(st.one_of(meant, st.sampled_from(ODD)))
     shape = draw(st.sampled_from(["plain"] * 12 + ["name", "nested", "pattern", "bare", "sweep"]))
     if shape == "name":
         key = draw(misspelt(key))
     elif shape == "nested" and option:
-        return [f"{group}={{name:{draw(st.sampled_from(OPTIONS.get(group) or ['x']))},{option}:{value}}}"]
+        return [
+            f"{group}={{name:{draw(st.sampled_from(OPTIONS.get(group) or ['x']))},{option}:{value}}}"
+        ]
     elif shape == "pattern" and option:
-        return [f"arch.{draw(st.sampled_from(['pattern', 'first']))}=[{{{group}:{{{option}:{value}}}}}]"]
+        return [
+            f"arch.{draw(st.sampled_from(['pattern', 'first']))}=[{{{group}:{{{option}:{value}}}}}]"
+        ]
     elif shape == "bare":
         return [draw(st.sampled_from([key, f"{key}=", f"={value}", f"~{key}", f"{key}:{value}"]))]
     elif shape == "sweep":
@@ -105,7 +224,9 @@ def words(draw: Any) -> list[str]:
     return [*holder, f"{key}={value}"]
 
 
-LINES = st.lists(words(), min_size=1, max_size=2).map(lambda some: [word for each in some for word in each])
+LINES = st.lists(words(), min_size=1, max_size=2).map(
+    lambda some: [word for each in some for word in each]
+)
 
 
 class TooLong(BaseException):
@@ -150,11 +271,23 @@ def trained(words: list[str], folder: Path) -> str:
 def toy(composed: dict[str, Any]) -> bool:
     """Whether it is worth training here: small, in one process, and not compiled."""
     trainer, loader, logger = composed["trainer"], composed["loader"], composed["logger"]["name"]
-    alone = trainer["devices"] * trainer["nodes"] == 1 and trainer["strategy"] == "auto" and not loader["workers"]
-    size = sum(parameter.numel() for parameter in models.build(composed, device="meta").parameters())
+    alone = (
+        trainer["devices"] * trainer["nodes"] == 1
+        and trainer["strategy"] == "auto"
+        and not loader["workers"]
+    )
+    size = sum(
+        parameter.numel() for parameter in models.build(composed, device="meta").parameters()
+    )
     lengths = loader["batch_size"] * max(loader["length"], loader["eval_length"] or 0)
     small = size < WORTH_TRAINING["parameters"] and lengths < WORTH_TRAINING["tokens"]
-    return small and alone and not trainer["compile"] and logger != "wandb" and trainer["accelerator"] != "gpu"
+    return (
+        small
+        and alone
+        and not trainer["compile"]
+        and logger != "wandb"
+        and trainer["accelerator"] != "gpu"
+    )
 
 
 def hold(line: list[str], text: Path, folder: Path) -> None:
@@ -170,12 +303,19 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", list(sys.argv))
 
 
-ANY = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+ANY = {
+    "deadline": None,
+    "database": None,
+    "derandomize": True,
+    "suppress_health_check": list(HealthCheck),
+}
 
 
 @settings(max_examples=60, phases=[Phase.generate], **ANY)
 @given(line=LINES)
-def test_any_line_trains_or_ends_with_a_sentence(line: list[str], text: Path, tmp_path: Path) -> None:
+def test_any_line_trains_or_ends_with_a_sentence(
+    line: list[str], text: Path, tmp_path: Path
+) -> None:
     hold(line, text, tmp_path / "run")
 
 
@@ -183,18 +323,39 @@ def test_any_line_trains_or_ends_with_a_sentence(line: list[str], text: Path, tm
 @pytest.mark.timeout(7200)
 @settings(max_examples=4000, phases=[Phase.generate, Phase.shrink], **ANY)
 @given(line=LINES)
-def test_thousands_of_lines_train_or_end_with_a_sentence(line: list[str], text: Path, tmp_path: Path) -> None:
+def test_thousands_of_lines_train_or_end_with_a_sentence(
+    line: list[str], text: Path, tmp_path: Path
+) -> None:
     hold(line, text, tmp_path / "run")
 
 
-@pytest.mark.parametrize("line", [
-    "trainer.threads=100000", "loader.workers=100000", "arch.layers=100000000000", "attn=mla attn.rope_dim=9223372036854775808",
-    "arch.pattern.x=[null]", "+hydra.foo=3", "+hydra.run.foo=3", "hydra.run.dirr=x", "--resolve", "--package x",
-    "arch.pattern=[{},{},{}]", "head=pooler head.classes=257", "+arch.x.y=1", "trainer.max_steps=100000000000",
-    "ffn=moe ffn.experts=1000000000", "-m seed=range(0,100000000000)", "-m seed=range(0,1,0)", "-m seed=range(3,0)",
-    "-m norm=glob(x*)", "loader.batch_size=1000000000", "hydra.sweep.dirr=x",
-    "loader.eval_length=1900 loader.batch_size=1 pos=rope",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trainer.threads=100000",
+        "loader.workers=100000",
+        "arch.layers=100000000000",
+        "attn=mla attn.rope_dim=9223372036854775808",
+        "arch.pattern.x=[null]",
+        "+hydra.foo=3",
+        "+hydra.run.foo=3",
+        "hydra.run.dirr=x",
+        "--resolve",
+        "--package x",
+        "arch.pattern=[{},{},{}]",
+        "head=pooler head.classes=257",
+        "+arch.x.y=1",
+        "trainer.max_steps=100000000000",
+        "ffn=moe ffn.experts=1000000000",
+        "-m seed=range(0,100000000000)",
+        "-m seed=range(0,1,0)",
+        "-m seed=range(3,0)",
+        "-m norm=glob(x*)",
+        "loader.batch_size=1000000000",
+        "hydra.sweep.dirr=x",
+        "loader.eval_length=1900 loader.batch_size=1 pos=rope",
+    ],
+)
 def test_a_line_that_once_went_through_or_broke(line: str, text: Path, tmp_path: Path) -> None:
     """What fuzzing or people found, kept: each is refused, none by an exception's own words."""
     said = trained(["data=text", f"data.path={text}", *TINY, *line.split()], tmp_path / "run")

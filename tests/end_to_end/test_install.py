@@ -18,12 +18,31 @@ ROOT = Path(__file__).resolve().parents[2]
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh virtual environment with the wheel; the dependencies are those of this one, which need no download."""
     place = tmp_path_factory.mktemp("installed")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place / "dist"), str(ROOT)]
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(place / "dist"),
+        str(ROOT),
+    ]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = (place / "dist").glob("*.whl")
     venv.create(place / "venv", with_pip=False)
     python = place / "venv" / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run(install, check=True, capture_output=True)
     (site,) = (place / "venv").glob("lib/python*/site-packages")
     # paths named in a .pth file are searched, but their own .pth files (the editable install of this checkout) are not read
@@ -32,11 +51,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*line: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(line, capture_output=True, text=True, timeout=200, env=os.environ | environment, check=False)
+    return subprocess.run(
+        line, capture_output=True, text=True, timeout=200, env=os.environ | environment, check=False
+    )
 
 
 def test_the_wheel_trains_from_another_folder(environment: Path, words: list[str]) -> None:
-    where = run(environment / "python", "-c", "import zoo, zoo.config; print(zoo.__file__, zoo.config.CONF)")
+    where = run(
+        environment / "python", "-c", "import zoo, zoo.config; print(zoo.__file__, zoo.config.CONF)"
+    )
     assert str(ROOT) not in where.stdout, where.stderr
     done = run(environment / "zoo-train", *words, "norm=rms", "hydra.run.dir=run")
     assert done.returncode == 0, done.stderr
@@ -47,7 +70,13 @@ def test_the_wheel_trains_from_another_folder(environment: Path, words: list[str
 def test_the_console_scripts_complete_words(environment: Path, script: str) -> None:
     installed = run(environment / script, "-sc", "install=bash")
     assert f"complete -o nospace -o default -F hydra_bash_completion {script}" in installed.stdout
-    asked = run(environment / script, "-sc", "query=bash", COMP_LINE=f"{script} norm=r", COMP_POINT=str(len(script) + 7))
+    asked = run(
+        environment / script,
+        "-sc",
+        "query=bash",
+        COMP_LINE=f"{script} norm=r",
+        COMP_POINT=str(len(script) + 7),
+    )
     assert "norm=rms" in asked.stdout.split()
 
 

@@ -28,7 +28,9 @@ Train = Callable[..., dict[str, Any]]
 
 
 def weights(folder: Path | str, name: str = "last") -> dict[str, torch.Tensor]:
-    return torch.load(Path(folder) / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
+    return torch.load(Path(folder) / "checkpoints" / f"{name}.ckpt", weights_only=True)[
+        "state_dict"
+    ]
 
 
 def losses(folder: Path | str) -> list[tuple[str, str, str]]:
@@ -52,14 +54,19 @@ def when(step: int, act: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(callbacks.Watch, "on_train_batch_end", watch)
 
 
-def test_rows_are_printed_as_they_come_without_a_terminal(train: Train, capsys: pytest.CaptureFixture[str],
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_printed_as_they_come_without_a_terminal(
+    train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     train("run", "trainer.eval_every=8")
     first, *_ = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-    assert first.startswith("step 2/8  train/loss "), "long before the evaluation, which is at the end"
+    assert first.startswith("step 2/8  train/loss "), (
+        "long before the evaluation, which is at the end"
+    )
     monkeypatch.setattr(console, "OFTEN", 0.0)
     train("other", "trainer.eval_every=8")
-    shown = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    shown = [
+        line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step ")
+    ]
     assert list(dict.fromkeys(shown)) == ["2/8", "4/8", "6/8", "8/8"]
 
 
@@ -76,7 +83,14 @@ def test_the_run_folder_holds_what_the_contract_says(train: Train) -> None:
     assert {"val/loss", "val/perplexity", "val/bits_per_byte"} <= told["metrics"].keys()
     assert {"unigram", "bigram", "xz"} <= told["yardsticks"].keys()
     assert {"fingerprint", "documents", "bytes", "tokens"} <= told["data"].keys()
-    for key in ("seed", "parameters", "flops_per_token", "tokens_per_second", "peak_memory_bytes", "versions"):
+    for key in (
+        "seed",
+        "parameters",
+        "flops_per_token",
+        "tokens_per_second",
+        "peak_memory_bytes",
+        "versions",
+    ):
         assert told[key] is not None
     assert "${" not in Path("run/config.yaml").read_text(encoding="utf-8")
     assert OmegaConf.load("run/config.yaml").loader.length == 32
@@ -98,7 +112,9 @@ def test_training_beats_the_unigram_yardstick(train: Train) -> None:
 def test_bits_per_byte_is_the_loss_in_other_units_when_every_byte_is_a_token(train: Train) -> None:
     told = train("run")
     tokens, size = (told["data"]["splits"]["val"][key] for key in ("tokens", "bytes"))
-    expected = told["metrics"]["val/loss"] * (tokens - 1) / size / torch.log(torch.tensor(2.0)).item()
+    expected = (
+        told["metrics"]["val/loss"] * (tokens - 1) / size / torch.log(torch.tensor(2.0)).item()
+    )
     assert told["metrics"]["val/bits_per_byte"] == pytest.approx(expected, rel=1e-6)
 
 
@@ -114,7 +130,9 @@ def test_each_document_and_position_has_its_loss(train: Train) -> None:
         loss = found[f"{part}_nats"].sum() / found[f"{part}_tokens"].sum()
         assert loss == pytest.approx(told["metrics"]["val/loss"], rel=1e-7)
     assert 0 < told["metrics"]["val/accuracy"] < 1
-    tokens = cache.load(*(registry.build(group, told_config("run")[group]) for group in ("data", "tokenizer"))).splits["val"]
+    tokens = cache.load(
+        *(registry.build(group, told_config("run")[group]) for group in ("data", "tokenizer"))
+    ).splits["val"]
     assert found["document_tokens"][:-1].tolist() == np.diff(tokens.starts).tolist()
 
 
@@ -130,19 +148,31 @@ def test_the_same_words_give_the_same_weights_and_another_seed_others(train: Tra
 
 
 def test_a_model_whose_optimiser_keeps_a_mean_is_evaluated_and_saved_as_that(train: Train) -> None:
-    free = ("optim=schedule_free", "schedule=constant", "trainer.checkpoint_every=3", "trainer.max_steps=7")
+    free = (
+        "optim=schedule_free",
+        "schedule=constant",
+        "trainer.checkpoint_every=3",
+        "trainer.max_steps=7",
+    )
     train("run", *free)
     for name in ("previous", "best", "last"):  # of steps 6 and 7, beside an evaluation and without
         checkpoint = storage.read_checkpoint(f"run/checkpoints/{name}.ckpt")
-        weights, states = storage.weights(checkpoint), checkpoint["optimizer_states"][0]["state"].values()
+        weights, states = (
+            storage.weights(checkpoint),
+            checkpoint["optimizer_states"][0]["state"].values(),
+        )
         means = {state["x"].numpy().tobytes() for state in states}
         assert {weight.numpy().tobytes() for weight in weights.values()} == means, name
         assert means.isdisjoint(state["y"].numpy().tobytes() for state in states), name
-    with pytest.raises(ZooError, match=r"optim=schedule_free is made for schedule=constant, not cosine"):
+    with pytest.raises(
+        ZooError, match=r"optim=schedule_free is made for schedule=constant, not cosine"
+    ):
         train("falling", "optim=schedule_free")
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_is_told(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_no_number_stops_the_run_and_is_told(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def poison(trainer: Any) -> None:
         with torch.no_grad():
             trainer.model.model.embed.weight.fill_(torch.nan)
@@ -151,7 +181,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_told(train: Train, monkey
     with pytest.raises(Diverged, match="nan at step 6"):
         train("run")
     assert summary("run")["status"] == "diverged"
-    assert all(weight.isfinite().all() for weight in weights("run").values() if weight.is_floating_point())
+    assert all(
+        weight.isfinite().all() for weight in weights("run").values() if weight.is_floating_point()
+    )
 
 
 def test_two_processes_do_not_train_in_one_folder(train: Train) -> None:
@@ -195,11 +227,16 @@ def test_lower_precision_trains_with_clipping(train: Train, precision: str) -> N
     told, exact = train("run", f"trainer.precision={precision}"), train("exact")
     assert told["metrics"]["val/loss"] == pytest.approx(exact["metrics"]["val/loss"], rel=0.03)
     spread = np.load("run/evaluation.npz")  # a mean of sums in 16 bits would be another
-    assert told["metrics"]["val/loss"] == pytest.approx(spread["position_nats"].sum() / spread["position_tokens"].sum())
+    assert told["metrics"]["val/loss"] == pytest.approx(
+        spread["position_nats"].sum() / spread["position_tokens"].sum()
+    )
 
 
 def test_machines_that_nothing_has_started_are_not_waited_for(train: Train) -> None:
-    with pytest.raises(ZooError, match=r"trainer.nodes=2 needs its processes started on each machine, by srun or torchrun"):
+    with pytest.raises(
+        ZooError,
+        match=r"trainer.nodes=2 needs its processes started on each machine, by srun or torchrun",
+    ):
         train("run", "trainer.nodes=2", "trainer.accelerator=cpu", "trainer.strategy=ddp")
 
 
@@ -230,7 +267,10 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path: Path) -> Non
         with pytest.raises(ZooError, match="refused"):
             storage.read_checkpoint(tmp_path / name)
     (tmp_path / "shards.ckpt").mkdir()
-    torch.save({"state_dict": {}, "zoo": {"config": {}, "tokenizer": ""}, "parts": 2}, tmp_path / "shards.ckpt" / "0.pt")
+    torch.save(
+        {"state_dict": {}, "zoo": {"config": {}, "tokenizer": ""}, "parts": 2},
+        tmp_path / "shards.ckpt" / "0.pt",
+    )
     torch.save({"state_dict": {}, "zoo": Hostile()}, tmp_path / "shards.ckpt" / "1.pt")
     with pytest.raises(ZooError, match=r"refused .*1.pt"):
         storage.read_checkpoint(tmp_path / "shards.ckpt")
@@ -254,7 +294,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None
         storage.load_model(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"not a checkpoint at all", b"Paragraphs of a text", b"PK\x03\x04 cut short"])
+@pytest.mark.parametrize(
+    "content", [b"not a checkpoint at all", b"Paragraphs of a text", b"PK\x03\x04 cut short"]
+)
 def test_a_file_that_is_no_checkpoint_is_not_called_hostile(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "notes.ckpt").write_bytes(content)
     with pytest.raises(ZooError, match=r"notes.ckpt is damaged or not a checkpoint \([^.]*\)$"):
@@ -271,12 +313,20 @@ def test_a_damaged_metrics_file_is_refused_and_kept(train: Train, content: bytes
 
 
 @pytest.mark.slow
-def test_compiled_trains_as_eager_does_and_its_checkpoint_is_gone_on_with_in_eager(train: Train) -> None:
+def test_compiled_trains_as_eager_does_and_its_checkpoint_is_gone_on_with_in_eager(
+    train: Train,
+) -> None:
     eager, compiled = train("eager"), train("compiled", "trainer.compile=true")
     assert compiled["metrics"]["val/loss"] == pytest.approx(eager["metrics"]["val/loss"], abs=1e-4)
     for name, weight in weights("eager").items():
         torch.testing.assert_close(weights("compiled")[name], weight, rtol=0, atol=1e-4)
-    on = train("compiled", "trainer.max_steps=12", "trainer.compile=false", "changing=[trainer]", "resume=auto")
+    on = train(
+        "compiled",
+        "trainer.max_steps=12",
+        "trainer.compile=false",
+        "changing=[trainer]",
+        "resume=auto",
+    )
     assert on["steps"] == 12
     assert storage.load_model("compiled")[2]["trainer"]["max_steps"] == 12
 
@@ -284,7 +334,11 @@ def test_compiled_trains_as_eager_does_and_its_checkpoint_is_gone_on_with_in_eag
 def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
     train("run")
     model, tokenizer, _ = storage.load_model("run/checkpoints/last.ckpt")
-    expected = {name.removeprefix("model."): weight for name, weight in weights("run").items() if name.startswith("model.")}
+    expected = {
+        name.removeprefix("model."): weight
+        for name, weight in weights("run").items()
+        if name.startswith("model.")
+    }
     assert equal(model.state_dict(), expected)
     module = lit.GPT(config.compose(), model, tokenizer)
     one, other = (module.generate("3 times", tokens=20, seed=seed) for seed in (0, 1))
@@ -293,17 +347,26 @@ def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
         module.generate("3 times", tokens=25)
 
 
-def test_a_precision_that_no_gpu_is_there_for_is_refused_before_a_folder_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_precision_that_no_gpu_is_there_for_is_refused_before_a_folder_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(hardware, "no_gpu", lambda: True)
-    composed = config.compose(["trainer.accelerator=auto", "trainer.precision=16-mixed", "logger=none"])
+    composed = config.compose(
+        ["trainer.accelerator=auto", "trainer.precision=16-mixed", "logger=none"]
+    )
     with pytest.raises(ZooError, match=r"16-mixed.*give trainer\.precision=bf16-mixed"):
         train_command.refuse_impossible(composed)
 
 
-def test_a_resumed_run_does_not_print_its_last_row_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_does_not_print_its_last_row_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     watch: Any = SimpleNamespace(row={})
     lines = console.Lines(watch)
-    trainer, module = SimpleNamespace(global_step=3, max_steps=6), SimpleNamespace(config={"trainer": {"compile": False}})
+    trainer, module = (
+        SimpleNamespace(global_step=3, max_steps=6),
+        SimpleNamespace(config={"trainer": {"compile": False}}),
+    )
     watch.row = {"train/loss": 1.0, "train/tokens_per_second": 5.0}  # restored from the checkpoint
     lines.on_train_start(trainer, module)
     lines.on_train_batch_end(trainer, module)
@@ -313,30 +376,45 @@ def test_a_resumed_run_does_not_print_its_last_row_again(capsys: pytest.CaptureF
     assert "train/loss 2.0000" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("more", [("trainer.accelerator=cpu",), ("trainer.accelerator=auto",), ("trainer=fsdp_sim",)])
-def test_a_precision_that_would_be_replaced_by_another_is_refused(train: Train, monkeypatch: pytest.MonkeyPatch,
-                                                                  more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "more", [("trainer.accelerator=cpu",), ("trainer.accelerator=auto",), ("trainer=fsdp_sim",)]
+)
+def test_a_precision_that_would_be_replaced_by_another_is_refused(
+    train: Train, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
     monkeypatch.setattr(hardware, "no_gpu", lambda: True)
-    with pytest.raises(ZooError, match=r"trainer\.precision=16-mixed.*: give trainer\.precision=bf16-mixed"):
+    with pytest.raises(
+        ZooError, match=r"trainer\.precision=16-mixed.*: give trainer\.precision=bf16-mixed"
+    ):
         train("run", *more, "trainer.precision=16-mixed")
     assert not Path("run/metrics.csv").exists()
 
 
-def test_whatever_precision_lightning_chooses_instead_is_refused(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_precision_lightning_chooses_instead_is_refused(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own rules may change; what config.yaml says is what runs."""
     chosen = lightning.Trainer
-    monkeypatch.setattr(lightning, "Trainer", lambda **given: chosen(**given | {"precision": "bf16-mixed"}))
+    monkeypatch.setattr(
+        lightning, "Trainer", lambda **given: chosen(**given | {"precision": "bf16-mixed"})
+    )
     with pytest.raises(ZooError, match=r"trainer\.precision=32-true would run as bf16-mixed here"):
         train("run")
 
 
-def test_processes_of_torchrun_that_nobody_asked_for_are_refused(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_torchrun_that_nobody_asked_for_are_refused(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ZooError, match=r"torchrun has started 4 processes, and trainer.devices=1 .* ask for 1"):
+    with pytest.raises(
+        ZooError, match=r"torchrun has started 4 processes, and trainer.devices=1 .* ask for 1"
+    ):
         train("run")
 
 
-def test_threads_are_those_asked_for_whatever_lightning_sets(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_those_asked_for_whatever_lightning_sets(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It sets them where it starts processes: cores by processes, beside what the run was told."""
     from lightning.pytorch.strategies import Strategy
 

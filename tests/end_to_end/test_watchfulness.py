@@ -34,7 +34,11 @@ def rows(folder: str) -> dict[int, dict[str, str]]:
 
 def size(tensors: list[Tensor]) -> float:
     """Root mean square."""
-    return (sum(x.double().square().sum() for x in tensors) / sum(x.numel() for x in tensors)).sqrt().item()  # type: ignore
+    return (
+        (sum(x.double().square().sum() for x in tensors) / sum(x.numel() for x in tensors))
+        .sqrt()
+        .item()
+    )  # type: ignore
 
 
 def test_each_block_is_watched_and_nothing_changes_by_it(train: Train) -> None:
@@ -51,8 +55,14 @@ def test_each_block_is_watched_and_nothing_changes_by_it(train: Train) -> None:
     assert parts == ["embed", "stack.blocks.0", "stack.blocks.1", "stack"]
     for part in parts:
         inside = f"model.{part}." if part != "stack" else "model.stack."
-        names = [name for name in new if name.startswith(inside) and (part != "stack" or "blocks" not in name)]
-        assert float(row[f"weight/{part}"]) == pytest.approx(size([new[name] for name in names]), rel=1e-4)
+        names = [
+            name
+            for name in new
+            if name.startswith(inside) and (part != "stack" or "blocks" not in name)
+        ]
+        assert float(row[f"weight/{part}"]) == pytest.approx(
+            size([new[name] for name in names]), rel=1e-4
+        )
         updates = [new[name].double() - old[name].double() for name in names]
         assert float(row[f"update/{part}"]) == pytest.approx(size(updates), rel=1e-2)
         first = [float(rows(folder)[4][f"gradient/{part}"]) for folder in ("watched", "parts")]
@@ -66,9 +76,15 @@ def test_each_block_is_watched_and_nothing_changes_by_it(train: Train) -> None:
 def test_a_gradient_is_that_of_the_mean_over_all_tokens() -> None:
     """Vitals sees the gradient before the learner has scaled it by the tokens that were there."""
     logger = MagicMock()
-    trainer = SimpleNamespace(global_step=0, loggers=[logger], strategy=SimpleNamespace(root_device=torch.device("cpu")),
-                              fit_loop=SimpleNamespace(_should_accumulate=lambda: False))
-    module = SimpleNamespace(model=torch.nn.Sequential(torch.nn.Linear(3, 4)), gradient_scale=torch.tensor(2.0))
+    trainer = SimpleNamespace(
+        global_step=0,
+        loggers=[logger],
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+        fit_loop=SimpleNamespace(_should_accumulate=lambda: False),
+    )
+    module = SimpleNamespace(
+        model=torch.nn.Sequential(torch.nn.Linear(3, 4)), gradient_scale=torch.tensor(2.0)
+    )
     for parameter in module.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     watched = vitals.Vitals(1, SimpleNamespace(row={}), 0.0)
@@ -97,11 +113,15 @@ def test_the_share_of_the_peak_is_worked_out(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_spike_is_what_lies_far_above_the_mean() -> None:
     """Against mean and deviation of all losses before, which an average over some 100 still is for the first of them."""
-    losses = torch.rand(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
+    losses = torch.rand(
+        60, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).tolist()
     spikes = vitals.Spikes(3.0)
     assert not any(spikes.is_spike(loss) for loss in losses)
     assert spikes.mean == pytest.approx(sum(losses) / 60)
-    assert spikes.variance == pytest.approx(torch.tensor(losses, dtype=torch.float64).var(correction=0).item())
+    assert spikes.variance == pytest.approx(
+        torch.tensor(losses, dtype=torch.float64).var(correction=0).item()
+    )
     most = spikes.mean + 3 * spikes.variance**0.5
     assert not spikes.is_spike(most - 1e-6)
     assert spikes.is_spike(most + 0.1)
@@ -134,7 +154,9 @@ def test_what_is_known_of_spikes_is_all_saved() -> None:
     assert 0 < sum(found) < 10
 
 
-def test_a_spike_is_skipped_counted_and_remembered(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spike_is_skipped_counted_and_remembered(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The step leaves the weights as they are, and a run that was killed after it ends bit-equal to one that was not."""
     step = lit.Learner.training_step
 
@@ -155,7 +177,12 @@ def test_a_spike_is_skipped_counted_and_remembered(train: Train, monkeypatch: py
     words = ("trainer.spike=4", "schedule=constant")
     told = train("whole", *words)
     assert told["skipped_steps"] == 1
-    assert {step: row["train/skipped"] for step, row in rows("whole").items()} == {2: "", 4: "1", 6: "", 8: ""}
+    assert {step: row["train/skipped"] for step, row in rows("whole").items()} == {
+        2: "",
+        4: "1",
+        6: "",
+        8: "",
+    }
     train("three", *words, "trainer.max_steps=3")
     train("four", *words, "trainer.max_steps=4")
     assert equal(weights("three"), weights("four"))
@@ -168,13 +195,17 @@ def test_a_spike_is_skipped_counted_and_remembered(train: Train, monkeypatch: py
     assert losses("whole") == losses("killed")
 
 
-def test_a_run_that_knows_no_more_than_frequencies_is_called_stuck(train: Train, capsys: Any) -> None:
+def test_a_run_that_knows_no_more_than_frequencies_is_called_stuck(
+    train: Train, capsys: Any
+) -> None:
     told = train("run", "optim.lr=0")
     assert 0 < told["memory"]["needed_bytes"] < told["memory"]["free_bytes"]
     assert "warning" not in capsys.readouterr().out
     assert told["outcome"] == "stuck"
     assert told["status"] == "finished"
-    yard = told["yardsticks"]["unigram"] * torch.log(torch.tensor(2.0)).item()  # which does not count the ends of documents
+    yard = (
+        told["yardsticks"]["unigram"] * torch.log(torch.tensor(2.0)).item()
+    )  # which does not count the ends of documents
     assert told["unigram_nats"] == pytest.approx(yard, rel=0.05)
     console = Console(file=io.StringIO(), width=200)
     screen.show(told, Path("run"), console)
@@ -192,24 +223,35 @@ def test_a_run_that_diverged_has_that_outcome(train: Train) -> None:
     assert summary("run")["outcome"] == "diverged"
 
 
-def test_a_run_that_needs_more_than_there_is_is_told_what_helps(train: Train, monkeypatch: pytest.MonkeyPatch,
-                                                                capsys: Any) -> None:
+def test_a_run_that_needs_more_than_there_is_is_told_what_helps(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     needed = cost.memory(config.compose([word for word in TINY if not word.startswith("data.")]))
     monkeypatch.setattr(room, "free", lambda graphics: needed["weights"] + 1)
     train("scarce")
-    warning = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("warning"))
+    warning = next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")
+    )
     assert re.search(r"needs about [\d.]+ [KM]iB, and [\d.]+ KiB are free", warning)
     assert "loader.batch_size=2 (" in warning
 
 
-def test_a_model_that_alone_is_more_than_there_is_is_refused_before_it_is_built(train: Train,
-                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_alone_is_more_than_there_is_is_refused_before_it_is_built(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would be ended without a word by the machine's own guard of its memory."""
     built = models.build
-    monkeypatch.setattr(models, "build", lambda config, *, device="cpu", **how: built(config, device=device, **how)
-                        if device == "meta" else pytest.fail("it is built"))
+    monkeypatch.setattr(
+        models,
+        "build",
+        lambda config, *, device="cpu", **how: (
+            built(config, device=device, **how) if device == "meta" else pytest.fail("it is built")
+        ),
+    )
     monkeypatch.setattr(room, "free", lambda graphics: 1000.0)
-    with pytest.raises(ZooError, match=r"this run needs about .*, and 1,000 B are free; .*loader.batch_size=2 \("):
+    with pytest.raises(
+        ZooError, match=r"this run needs about .*, and 1,000 B are free; .*loader.batch_size=2 \("
+    ):
         train("scarce")
     assert summary("scarce")["status"] == "failed"
 
@@ -217,7 +259,10 @@ def test_a_model_that_alone_is_more_than_there_is_is_refused_before_it_is_built(
 def test_what_helps_is_by_as_much_as_the_cost_model_says() -> None:
     """Each word is tried as a person would: on the command line."""
     words = [word for word in TINY if not word.startswith("data.")]
-    now, found = cost.training_memory(config.compose(words)), dict(room.helps(config.compose(words)))
+    now, found = (
+        cost.training_memory(config.compose(words)),
+        dict(room.helps(config.compose(words))),
+    )
     for word in ("trainer.gradient_checkpointing=true", "trainer.accumulate=2", "loader.length=16"):
         assert found[word] == cost.training_memory(config.compose([*words, word])) < now
     assert list(found.values()) == sorted(found.values())
@@ -226,7 +271,9 @@ def test_what_helps_is_by_as_much_as_the_cost_model_says() -> None:
 def test_out_of_memory_says_what_helps(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own refusal, of more bytes than any machine has."""
     monkeypatch.setattr(lit.Learner, "training_step", lambda *_: torch.empty(2**50))
-    with pytest.raises(ZooError, match=r"out of memory \(this run needs about .*trainer.accumulate=2 \("):
+    with pytest.raises(
+        ZooError, match=r"out of memory \(this run needs about .*trainer.accumulate=2 \("
+    ):
         train("run")
     assert summary("run")["status"] == "failed"
     assert "loader.length=16" in summary("run")["error"]
@@ -236,18 +283,28 @@ def test_out_of_memory_says_what_helps(train: Train, monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_free_is_a_part_of_what_the_machine_has() -> None:
-    whole = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
+    whole = next(
+        int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if "MemTotal" in line
+    )
     found = room.free(False)
     assert found is not None
     assert 0 < found <= 1024 * whole
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["trainer.spike=0"], "trainer.spike must be above 0"),
-    (["trainer.spike=5", "trainer.precision=16-mixed"], "bf16-mixed"),
-    (["trainer.watch_every=0"], "trainer.watch_every must be at least 1"),
-    (["trainer.watch_every=301"], "more than the run's trainer.max_steps=300, so that nothing would be watched"),
-])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["trainer.spike=0"], "trainer.spike must be above 0"),
+        (["trainer.spike=5", "trainer.precision=16-mixed"], "bf16-mixed"),
+        (["trainer.watch_every=0"], "trainer.watch_every must be at least 1"),
+        (
+            ["trainer.watch_every=301"],
+            "more than the run's trainer.max_steps=300, so that nothing would be watched",
+        ),
+    ],
+)
 def test_what_cannot_be_watched_is_refused(words: list[str], told: str) -> None:
     with pytest.raises(ZooError, match=told):
         config.compose(words)

@@ -15,7 +15,10 @@ def menu() -> dict[str, dict[str, dict[str, Any]]]:
     config.discover()
     users = catalogue.users()
     return {
-        group: {name: _about(entry, users.get((group, name), [])) for name, entry in registry.entries(group).items()}
+        group: {
+            name: _about(entry, users.get((group, name), []))
+            for name, entry in registry.entries(group).items()
+        }
         for group in registry.groups()
     }
 
@@ -27,9 +30,13 @@ def _about(entry: Entry, users: list[str]) -> dict[str, Any]:
 
 def readme() -> str:
     """The menu as the README has it."""
-    whole = {group: list(registry.entries(group)) for group in menu()} | {"model": config.menu()["model"]}
-    rows = [f"| `{config.word_for(group)}` | {', '.join(f'`{name}`' for name in sorted(names))} |"
-            for group, names in sorted(whole.items())]
+    whole = {group: list(registry.entries(group)) for group in menu()} | {
+        "model": config.menu()["model"]
+    }
+    rows = [
+        f"| `{config.word_for(group)}` | {', '.join(f'`{name}`' for name in sorted(names))} |"
+        for group, names in sorted(whole.items())
+    ]
     return "\n".join(["| group | choices |", "|---|---|", *rows])
 
 
@@ -60,9 +67,15 @@ def table(chosen: dict[str, dict[str, dict[str, Any]]]) -> Any:
     shown = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for group, names in chosen.items():
         for name, about in names.items():
-            options = " ".join(f"{key}={'null' if value is None else value}" for key, value in about["options"].items())
+            options = " ".join(
+                f"{key}={'null' if value is None else value}"
+                for key, value in about["options"].items()
+            )
             users = " ".join(about["models"]) and f"in {' '.join(about['models'])}"
-            lines = [Text(about["description"]), *(Text(line, "dim") for line in (options, users) if line)]
+            lines = [
+                Text(about["description"]),
+                *(Text(line, "dim") for line in (options, users) if line),
+            ]
             shown.add_row(Text(f"{config.word_for(group)}={name}", "cyan"), Text("\n").join(lines))
         shown.add_section()
     return shown

@@ -14,7 +14,9 @@ from zoo.registry import Component, build, register
 Backend = Literal["sdpa", "eager", "flex"]
 
 
-@register("attn", "mha", "every query head has its own key and value head (Vaswani 2017)", kv_heads=None)
+@register(
+    "attn", "mha", "every query head has its own key and value head (Vaswani 2017)", kv_heads=None
+)
 @register("attn", "mqa", "all query heads share one key and value head (Shazeer 2019)", kv_heads=1)
 @register("attn", "gqa", "groups of query heads share a key and value head (Ainslie 2023)")
 class Attention(MultiHead):
@@ -26,24 +28,56 @@ class Attention(MultiHead):
     that it can spend on nothing (gpt-oss 2025); `out_bias` defaults to `bias`. Raises ZooError where the heads do not divide.
     """
 
-    def __init__(self, dim: int, heads: int, causal: bool, *, kv_heads: int | None = 2, head_dim: int | None = None,
-                 bias: bool = False, out_bias: bool | None = None, scale: float | None = None, qk_norm: Component = None,
-                 qk_norm_over: Literal["head", "all"] = "head", window: int | None = None, softcap: float | None = None,
-                 sinks: bool = False, dropout: float = 0.0, backend: Backend = "sdpa") -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        causal: bool,
+        *,
+        kv_heads: int | None = 2,
+        head_dim: int | None = None,
+        bias: bool = False,
+        out_bias: bool | None = None,
+        scale: float | None = None,
+        qk_norm: Component = None,
+        qk_norm_over: Literal["head", "all"] = "head",
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        dropout: float = 0.0,
+        backend: Backend = "sdpa",
+    ) -> None:
         width, kv_heads = head_width(dim, heads, head_dim), heads if kv_heads is None else kv_heads
-        super().__init__(dim, heads, kv_heads, width, width, bias=bias if out_bias is None else out_bias, scale=scale,
-                         dropout=dropout, backend=backend, softcap=softcap, sinks=sinks, window=window)
+        super().__init__(
+            dim,
+            heads,
+            kv_heads,
+            width,
+            width,
+            bias=bias if out_bias is None else out_bias,
+            scale=scale,
+            dropout=dropout,
+            backend=backend,
+            softcap=softcap,
+            sinks=sinks,
+            window=window,
+        )
         self.qkv = Joined(dim, bias, q=heads * width, k=kv_heads * width, v=kv_heads * width)
         self.shares = [heads, kv_heads, kv_heads]
         normed = (heads * width, kv_heads * width) if qk_norm_over == "all" else (width, width)
         self.q_norm, self.k_norm = (build("norm", qk_norm, n) if qk_norm else None for n in normed)
         self.rotary_dim = width
-        self.over = -2 if qk_norm_over == "all" else -1  # the dimensions from here on are normalised
+        self.over = (
+            -2 if qk_norm_over == "all" else -1
+        )  # the dimensions from here on are normalised
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         each = self.qkv(x).view(*x.shape[:2], -1, self.width)  # (B, Q, H + 2G, D)
         q, k, v = torch.split_with_sizes(each, self.shares, 2)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = (norm(y.flatten(self.over)).view_as(y) for norm, y in ((self.q_norm, q), (self.k_norm, k)))
+            q, k = (
+                norm(y.flatten(self.over)).view_as(y)
+                for norm, y in ((self.q_norm, q), (self.k_norm, k))
+            )
         k, v = context.cache.update(self, context.rotate(k.transpose(1, 2)), v.transpose(1, 2))
         return self.attend(context.rotate(q.transpose(1, 2)), k, v, *context.mask(self.window))

@@ -28,16 +28,26 @@ class Serial(nn.Module):
     `bare` names sublayers without a norm, as the first of a stack whose embeddings have one (ModernBERT 2024).
     """
 
-    def __init__(self, sublayers: Mapping[str, nn.Module], wrap: Wrap, *, bare: list[str] = []) -> None:  # noqa: B006
+    def __init__(
+        self,
+        sublayers: Mapping[str, nn.Module],
+        wrap: Wrap,
+        *,
+        bare: list[str] = [],  # noqa: B006
+    ) -> None:
         super().__init__()
         for name in bare:
             if name not in ("attn", "cross", "ffn"):
-                raise ZooError(f"block.bare names {name!r}, which no layer has (there are: attn, cross, ffn)")
+                raise ZooError(
+                    f"block.bare names {name!r}, which no layer has (there are: attn, cross, ffn)"
+                )
         for name, sublayer in sublayers.items():
             self.add_module(name, wrap(sublayer, name in bare))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        sublayers: Any = self._modules.values()  # as children() gives them, without its search for repeats
+        sublayers: Any = (
+            self._modules.values()
+        )  # as children() gives them, without its search for repeats
         for sublayer in sublayers:
             x = sublayer(x, context)
         return x
@@ -68,8 +78,10 @@ class Parallel(nn.Module):
         super().__init__()
         self.both = wrap(Sum(sublayers))
         if not getattr(self.both, "keeps_stream", True):
-            raise ZooError("block=parallel needs a residual that adds to x and leaves it as it is: residual=pre, sandwich,"
-                           " reordered or rezero")
+            raise ZooError(
+                "block=parallel needs a residual that adds to x and leaves it as it is: residual=pre, sandwich,"
+                " reordered or rezero"
+            )
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         return self.both(x, context)

@@ -46,4 +46,6 @@ class Segments(Embedding):
         self.segment = nn.Embedding(segments, dim)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
-        return super().forward(tokens) + (self.segment.weight[0] if segments is None else self.segment(segments))
+        return super().forward(tokens) + (
+            self.segment.weight[0] if segments is None else self.segment(segments)
+        )

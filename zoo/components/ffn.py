@@ -16,20 +16,41 @@ from zoo.registry import ZooError, register
 def width_of(hidden: int | None, default: int, multiple_of: int) -> int:
     """The hidden width: as given, or the default rounded up to a multiple."""
     if (hidden is not None and hidden < 1) or multiple_of < 1:
-        raise ZooError(f"ffn.hidden={hidden} and ffn.multiple_of={multiple_of} must be at least 1 (or hidden null)")
+        raise ZooError(
+            f"ffn.hidden={hidden} and ffn.multiple_of={multiple_of} must be at least 1 (or hidden null)"
+        )
     return -(-default // multiple_of) * multiple_of if hidden is None else hidden
 
 
 @register("ffn", "relu", "relu(x·W₁)·W₂, hidden width 4·dim (Vaswani 2017)", act=F.relu)
-@register("ffn", "gelu", "gelu(x·W₁)·W₂ with the exact x·Φ(x) (Hendrycks & Gimpel 2016; BERT 2018)", act=F.gelu)
-@register("ffn", "gelu_tanh", "gelu by its tanh approximation (Hendrycks & Gimpel 2016; GPT-2 2019)", act=gelu_tanh)
+@register(
+    "ffn",
+    "gelu",
+    "gelu(x·W₁)·W₂ with the exact x·Φ(x) (Hendrycks & Gimpel 2016; BERT 2018)",
+    act=F.gelu,
+)
+@register(
+    "ffn",
+    "gelu_tanh",
+    "gelu by its tanh approximation (Hendrycks & Gimpel 2016; GPT-2 2019)",
+    act=gelu_tanh,
+)
 @register("ffn", "relu2", "relu(x·W₁)²·W₂ (Primer, So 2021)", act=relu2)
-@register("ffn", "silu", "silu(x·W₁)·W₂ with x·σ(x) (Elfwing 2017; Swish, Ramachandran 2017)", act=F.silu)
+@register(
+    "ffn", "silu", "silu(x·W₁)·W₂ with x·σ(x) (Elfwing 2017; Swish, Ramachandran 2017)", act=F.silu
+)
 class FeedForward(nn.Module):
     """act(x·W₁)·W₂, hidden width 4·dim unless given."""
 
-    def __init__(self, dim: int, *, act: Activation, hidden: int | None = None, multiple_of: int = 1,
-                 bias: bool = False) -> None:
+    def __init__(
+        self,
+        dim: int,
+        *,
+        act: Activation,
+        hidden: int | None = None,
+        multiple_of: int = 1,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         self.act = act
         width = width_of(hidden, 4 * dim, multiple_of)
@@ -42,14 +63,36 @@ class FeedForward(nn.Module):
 
 @register("ffn", "reglu", "(relu(x·W₁) ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Shazeer 2020)", act=F.relu)
 @register("ffn", "geglu", "(gelu(x·W₁) ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Shazeer 2020)", act=F.gelu)
-@register("ffn", "geglu_tanh", "geglu with gelu's tanh approximation (T5 v1.1 2020, Gemma 2024)", act=gelu_tanh)
-@register("ffn", "bilinear", "(x·W₁ ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Dauphin 2016, Shazeer 2020)", act=unchanged)
-@register("ffn", "swiglu", "(silu(x·W₁) ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Shazeer 2020; LLaMA 2023)", act=F.silu)
+@register(
+    "ffn",
+    "geglu_tanh",
+    "geglu with gelu's tanh approximation (T5 v1.1 2020, Gemma 2024)",
+    act=gelu_tanh,
+)
+@register(
+    "ffn",
+    "bilinear",
+    "(x·W₁ ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Dauphin 2016, Shazeer 2020)",
+    act=unchanged,
+)
+@register(
+    "ffn",
+    "swiglu",
+    "(silu(x·W₁) ⊗ x·W₂)·W₃, hidden width ⅔·4·dim (Shazeer 2020; LLaMA 2023)",
+    act=F.silu,
+)
 class GatedFeedForward(nn.Module):
     """(act(x·W₁) ⊗ x·W₂)·W₃; the hidden width is ⅔ of the ungated one unless given, so that parameters match."""
 
-    def __init__(self, dim: int, *, act: Activation, hidden: int | None = None, multiple_of: int = 1,
-                 bias: bool = False) -> None:
+    def __init__(
+        self,
+        dim: int,
+        *,
+        act: Activation,
+        hidden: int | None = None,
+        multiple_of: int = 1,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         self.act = act
         width = width_of(hidden, 8 * dim // 3, multiple_of)

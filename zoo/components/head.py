@@ -22,8 +22,16 @@ class LinearHead(nn.Module):
     `scaled` divides x by √dim before, as T5 ties; `softcap` bounds the logits by cap·tanh(logits/cap) (Gemma 2 2024).
     """
 
-    def __init__(self, dim: int, vocab: int, *, tied: bool = True, bias: bool = False, scaled: bool = False,
-                 softcap: float | None = None) -> None:
+    def __init__(
+        self,
+        dim: int,
+        vocab: int,
+        *,
+        tied: bool = True,
+        bias: bool = False,
+        scaled: bool = False,
+        softcap: float | None = None,
+    ) -> None:
         super().__init__()
         if softcap is not None and softcap <= 0:
             raise ZooError(f"head.softcap must be above 0, not {softcap}")
@@ -34,7 +42,9 @@ class LinearHead(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         x = x if self.scale is None else x * self.scale
-        return capped(F.linear(x, embedding if self.weight is None else self.weight, self.bias), self.softcap)
+        return capped(
+            F.linear(x, embedding if self.weight is None else self.weight, self.bias), self.softcap
+        )
 
     def flops(self, length: int) -> int:
         return self.cost
@@ -44,8 +54,17 @@ class LinearHead(nn.Module):
 class TransformHead(LinearHead):
     """norm(act(x·W))·Eᵀ + b: a layer of its own before the product (BERT's masked language model, Devlin 2018)."""
 
-    def __init__(self, dim: int, vocab: int, *, act: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu",
-                 norm: Component = "layer", tied: bool = True, bias: bool = True, transform_bias: bool = True) -> None:
+    def __init__(
+        self,
+        dim: int,
+        vocab: int,
+        *,
+        act: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu",
+        norm: Component = "layer",
+        tied: bool = True,
+        bias: bool = True,
+        transform_bias: bool = True,
+    ) -> None:
         super().__init__(dim, vocab, tied=tied, bias=bias)
         self.transform, self.act = nn.Linear(dim, dim, bias=transform_bias), ACTIVATIONS[act]
         self.norm = build("norm", norm, dim)

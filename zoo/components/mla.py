@@ -25,19 +25,49 @@ class LatentAttention(MultiHead):
     x and of `out`; the published weights turn interleaved pairs (pos.pairing).
     """
 
-    def __init__(self, dim: int, heads: int, causal: bool, *, kv_rank: int | None = None, q_rank: int | None = None,
-                 nope_dim: int | None = None, rope_dim: int | None = None, value_dim: int | None = None,
-                 norm: Component = "rms", bias: bool = False, scale: float | None = None, window: int | None = None,
-                 dropout: float = 0.0, backend: Backend = "sdpa") -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        causal: bool,
+        *,
+        kv_rank: int | None = None,
+        q_rank: int | None = None,
+        nope_dim: int | None = None,
+        rope_dim: int | None = None,
+        value_dim: int | None = None,
+        norm: Component = "rms",
+        bias: bool = False,
+        scale: float | None = None,
+        window: int | None = None,
+        dropout: float = 0.0,
+        backend: Backend = "sdpa",
+    ) -> None:
         nope = head_width(dim, heads, None, "attn.nope_dim") if nope_dim is None else nope_dim
         rope = max(2, nope // 4 * 2) if rope_dim is None else rope_dim
         value = head_width(dim, heads, None, "attn.value_dim") if value_dim is None else value_dim
         rank = 4 * nope if kv_rank is None else kv_rank
-        for word, size in {"nope_dim": nope, "rope_dim": rope, "value_dim": value, "kv_rank": rank, "q_rank": q_rank}.items():
+        for word, size in {
+            "nope_dim": nope,
+            "rope_dim": rope,
+            "value_dim": value,
+            "kv_rank": rank,
+            "q_rank": q_rank,
+        }.items():
             if size is not None and size < 1:
                 raise ZooError(f"attn.{word} must be at least 1, not {size}")
-        super().__init__(dim, heads, heads, nope + rope, value, bias=bias, scale=scale, dropout=dropout, backend=backend,
-                         window=window)
+        super().__init__(
+            dim,
+            heads,
+            heads,
+            nope + rope,
+            value,
+            bias=bias,
+            scale=scale,
+            dropout=dropout,
+            backend=backend,
+            window=window,
+        )
         self.nope, self.rotary_dim = nope, rope  # position turns the second part of a query and key
         read = {"q": heads * self.width} if q_rank is None else {"q_latent": q_rank}
         self.down = Joined(dim, bias, **read, latent=rank, k_rope=rope)
@@ -52,9 +82,15 @@ class LatentAttention(MultiHead):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         q, latent, k_rope = self.down.each(x)
-        q_nope, q_rope = in_heads(self.q(self.q_norm(q)), self.width).split([self.nope, self.rotary_dim], -1)
-        latent, k_rope = context.cache.update(self, self.kv_norm(latent)[:, None], context.rotate(k_rope[:, None]))
-        k, v = in_heads(self.up(latent[:, 0]), self.nope + self.value_width).split([self.nope, self.value_width], -1)
+        q_nope, q_rope = in_heads(self.q(self.q_norm(q)), self.width).split(
+            [self.nope, self.rotary_dim], -1
+        )
+        latent, k_rope = context.cache.update(
+            self, self.kv_norm(latent)[:, None], context.rotate(k_rope[:, None])
+        )
+        k, v = in_heads(self.up(latent[:, 0]), self.nope + self.value_width).split(
+            [self.nope, self.value_width], -1
+        )
         k = torch.cat([k, k_rope.expand(-1, self.heads, -1, -1)], -1)
         q = torch.cat([q_nope, context.rotate(q_rope)], -1)
         return self.attend(q, k, v, *context.mask(self.window))

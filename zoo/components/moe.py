@@ -16,7 +16,9 @@ from torch.nn import functional as F
 from zoo.context import Context
 from zoo.registry import Component, ZooError, build, register
 
-MOST_EXPERTS = 10_000  # each is a module; the most that were trained so are 2,048 (Fedus et al. 2021)
+MOST_EXPERTS = (
+    10_000  # each is a module; the most that were trained so are 2,048 (Fedus et al. 2021)
+)
 
 
 @register("ffn", "moe")
@@ -36,38 +38,70 @@ class MixtureOfExperts(nn.Module):
 
     balance: Tensor | None
 
-    def __init__(self, dim: int, *, experts: int = 8, top_k: int = 2, expert: Component = "swiglu", shared: Component = None,
-                 gate: Literal["softmax", "sigmoid"] = "softmax", renormalize: bool = True, gate_scale: float = 1.0,
-                 groups: int = 1, top_groups: int = 1, balance_loss: float = 0.01, z_loss: float = 0.0, bias: bool = False,
-                 bias_rate: float = 0.001) -> None:
+    def __init__(
+        self,
+        dim: int,
+        *,
+        experts: int = 8,
+        top_k: int = 2,
+        expert: Component = "swiglu",
+        shared: Component = None,
+        gate: Literal["softmax", "sigmoid"] = "softmax",
+        renormalize: bool = True,
+        gate_scale: float = 1.0,
+        groups: int = 1,
+        top_groups: int = 1,
+        balance_loss: float = 0.01,
+        z_loss: float = 0.0,
+        bias: bool = False,
+        bias_rate: float = 0.001,
+    ) -> None:
         super().__init__()
         coefficients = {"balance_loss": balance_loss, "z_loss": z_loss, "bias_rate": bias_rate}
-        negative = [f"ffn.{name}={value}" for name, value in coefficients.items() if not 0 <= value < math.inf]
+        negative = [
+            f"ffn.{name}={value}"
+            for name, value in coefficients.items()
+            if not 0 <= value < math.inf
+        ]
         refused = {
             f"ffn.experts={experts} leaves no choice: give at least 2": experts < 2,
-            f"ffn.experts={experts:,} are more than the {MOST_EXPERTS:,} that can be made": experts > MOST_EXPERTS,
+            f"ffn.experts={experts:,} are more than the {MOST_EXPERTS:,} that can be made": experts
+            > MOST_EXPERTS,
             f"ffn.top_k={top_k} must be from 1 to ffn.experts={experts}": not 1 <= top_k <= experts,
-            f"ffn.experts={experts} cannot be divided into ffn.groups={groups}": groups < 1 or bool(experts % max(groups, 1)),
-            f"ffn.top_groups={top_groups} must be from 1 to ffn.groups={groups}": not 1 <= top_groups <= groups,
-            f"ffn.top_groups={top_groups} of ffn.groups={groups} have too few experts for ffn.top_k={top_k}":
-                groups > 0 and top_k > top_groups * experts // groups,
-            "a single gate that is renormalised is always 1: write ffn.renormalize=false for ffn.top_k=1":
-                top_k == 1 and renormalize,
+            f"ffn.experts={experts} cannot be divided into ffn.groups={groups}": groups < 1
+            or bool(experts % max(groups, 1)),
+            f"ffn.top_groups={top_groups} must be from 1 to ffn.groups={groups}": not 1
+            <= top_groups
+            <= groups,
+            f"ffn.top_groups={top_groups} of ffn.groups={groups} have too few experts for ffn.top_k={top_k}": groups
+            > 0
+            and top_k > top_groups * experts // groups,
+            "a single gate that is renormalised is always 1: write ffn.renormalize=false for ffn.top_k=1": top_k
+            == 1
+            and renormalize,
             f"ffn.gate_scale={gate_scale} must be above 0": not 0 < gate_scale < math.inf,
             f"{', '.join(negative)} must be at least 0": bool(negative),
-            "ffn.expert must be a feed-forward, like swiglu": expert in (None, "none", {"name": "none"}),
+            "ffn.expert must be a feed-forward, like swiglu": expert
+            in (None, "none", {"name": "none"}),
         }
         for told, wrong in refused.items():
             if wrong:
                 raise ZooError(told)
-        self.top_k, self.gate, self.renormalize, self.gate_scale = top_k, gate, renormalize, gate_scale
+        self.top_k, self.gate, self.renormalize, self.gate_scale = (
+            top_k,
+            gate,
+            renormalize,
+            gate_scale,
+        )
         self.groups, self.top_groups = groups, top_groups
         self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate
         self.router = nn.Linear(dim, experts, bias=False)
         self.experts = nn.ModuleList(build("ffn", expert, dim) for _ in range(experts))
         self.shared = build("ffn", shared, dim) if shared is not None else None
         if sum(isinstance(module, MixtureOfExperts) for module in self.modules()) > 1:
-            raise ZooError("an expert cannot be a mixture itself: choose another ffn for ffn.expert and ffn.shared")
+            raise ZooError(
+                "an expert cannot be a mixture itself: choose another ffn for ffn.expert and ffn.shared"
+            )
         self.register_buffer("balance", torch.zeros(experts, dtype=torch.float32) if bias else None)
 
     def reset_parameters(self) -> None:
@@ -83,12 +117,18 @@ class MixtureOfExperts(nn.Module):
         return self
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        tokens = x.new_ones(x.shape[:2], dtype=torch.bool) if context.tokens is None else context.tokens
+        tokens = (
+            x.new_ones(x.shape[:2], dtype=torch.bool) if context.tokens is None else context.tokens
+        )
         logits = self.logits(x)
         scores = logits.softmax(-1) if self.gate == "softmax" else logits.sigmoid()
         gates, chosen = self.route(scores)
-        chosen = chosen.masked_fill(~tokens[..., None], len(self.experts))  # padding chooses an expert that is not there
-        counts = (chosen.flatten(1)[..., None] == torch.arange(len(self.experts), device=x.device)).sum(1)
+        chosen = chosen.masked_fill(
+            ~tokens[..., None], len(self.experts)
+        )  # padding chooses an expert that is not there
+        counts = (
+            chosen.flatten(1)[..., None] == torch.arange(len(self.experts), device=x.device)
+        ).sum(1)
         self._report(context, logits, scores, counts, tokens)
         y = self._mixed(x, gates, chosen, counts.sum(0), context)
         return y if self.shared is None else y + self.shared(x, context)
@@ -106,8 +146,12 @@ class MixtureOfExperts(nn.Module):
             wanted = wanted + self.balance
         if self.top_groups < self.groups:
             grouped = wanted.unflatten(-1, (self.groups, -1))
-            best = grouped.topk(1 if self.gate == "softmax" else min(2, grouped.shape[-1])).values.sum(-1)
-            left = torch.ones_like(best, dtype=torch.bool).scatter(-1, best.topk(self.top_groups).indices, False)
+            best = grouped.topk(
+                1 if self.gate == "softmax" else min(2, grouped.shape[-1])
+            ).values.sum(-1)
+            left = torch.ones_like(best, dtype=torch.bool).scatter(
+                -1, best.topk(self.top_groups).indices, False
+            )
             wanted = grouped.masked_fill(left[..., None], -torch.inf).flatten(-2)
         chosen = wanted.topk(self.top_k).indices
         gates = scores.gather(-1, chosen)
@@ -121,17 +165,27 @@ class MixtureOfExperts(nn.Module):
 
     def active(self) -> list[nn.Module]:
         """What a token passes through, for its cost."""
-        return [self.router, *self.experts[: self.top_k], *([self.shared] if self.shared is not None else [])]
+        return [
+            self.router,
+            *self.experts[: self.top_k],
+            *([self.shared] if self.shared is not None else []),
+        ]
 
-    def _mixed(self, x: Tensor, gates: Tensor, chosen: Tensor, loads: Tensor, context: Context) -> Tensor:
+    def _mixed(
+        self, x: Tensor, gates: Tensor, chosen: Tensor, loads: Tensor, context: Context
+    ) -> Tensor:
         """The experts' part. Each runs, if on no token, so that every parameter has a gradient on every rank.
 
         Rows are put back by a copy, not a scattered sum, so that the result does not depend on the order of a GPU's threads.
         """
         sizes = self._sizes(loads, chosen.numel())
         order = chosen.flatten().argsort(stable=True)  # by expert; padding is last, and gives zeros
-        *rows, padding = x.flatten(0, 1)[order // self.top_k].split([*sizes, chosen.numel() - sum(sizes)])
-        made = [expert(row[None], context)[0] for expert, row in zip(self.experts, rows, strict=False)]
+        *rows, padding = x.flatten(0, 1)[order // self.top_k].split(
+            [*sizes, chosen.numel() - sum(sizes)]
+        )
+        made = [
+            expert(row[None], context)[0] for expert, row in zip(self.experts, rows, strict=False)
+        ]
         y = torch.cat([*made, torch.zeros_like(padding, dtype=made[0].dtype)])
         y = torch.empty_like(y).index_copy(0, order, y)
         return (y.view(*chosen.shape, -1) * gates.to(y.dtype)[..., None]).sum(2)
@@ -139,17 +193,25 @@ class MixtureOfExperts(nn.Module):
     def _sizes(self, loads: Tensor, total: int) -> list[int]:
         """How many rows each expert gets; of tensors without content, as the cost is found on, the first top_k get all."""
         if loads.is_meta or isinstance(loads, FakeTensor):
-            return [(total + number) // self.top_k for number in range(self.top_k)]  # which sum to the total
+            return [
+                (total + number) // self.top_k for number in range(self.top_k)
+            ]  # which sum to the total
         return loads.tolist()
 
-    def _report(self, context: Context, logits: Tensor, scores: Tensor, counts: Tensor, tokens: Tensor) -> None:
+    def _report(
+        self, context: Context, logits: Tensor, scores: Tensor, counts: Tensor, tokens: Tensor
+    ) -> None:
         """Write into the trace; counts (B, experts) are the tokens given to each expert by each row."""
         if self.balance_loss:
             share = (_shares(scores) * tokens[..., None]).sum(1)
             rows = (counts * share).sum(1) / tokens.sum(1).clamp(min=1)
-            context.trace.losses.append(self.balance_loss * len(self.experts) / self.top_k * rows.sum())
+            context.trace.losses.append(
+                self.balance_loss * len(self.experts) / self.top_k * rows.sum()
+            )
         if self.z_loss:
-            context.trace.losses.append(self.z_loss * (logits.logsumexp(-1).square() * tokens).sum())
+            context.trace.losses.append(
+                self.z_loss * (logits.logsumexp(-1).square() * tokens).sum()
+            )
         if self.balance is not None:
             context.trace.loads.append((self, counts.sum(0)))
 

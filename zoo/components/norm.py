@@ -45,7 +45,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gain = self.weight + self.offset if self.offset else self.weight
-        kind = torch.promote_types(x.dtype, gain.dtype)  # torch's kernels take one dtype, as it warns where it has two
+        kind = torch.promote_types(
+            x.dtype, gain.dtype
+        )  # torch's kernels take one dtype, as it warns where it has two
         wide, gain = x.to(kind), gain.to(kind)
         if x.is_cpu and x.numel() >= MANY and not torch.compiler.is_compiling():
             return _FewPasses.apply(wide, gain, self.eps).to(x.dtype)
@@ -60,7 +62,9 @@ class _FewPasses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        scale = (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps)).rsqrt_()
+        scale = (
+            torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps)
+        ).rsqrt_()
         ctx.save_for_backward(x, gain, scale)
         return (x * scale).mul_(gain)
 
@@ -69,7 +73,9 @@ class _FewPasses(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, gain, scale = ctx.saved_tensors
         backward, zeros = torch.ops.aten.native_layer_norm_backward, torch.zeros_like(scale)
-        at_x, at_gain, _ = backward(gradient, x, gain.shape, zeros, scale, gain, None, (True, True, False))
+        at_x, at_gain, _ = backward(
+            gradient, x, gain.shape, zeros, scale, gain, None, (True, True, False)
+        )
         return at_x.add_((gradient @ gain)[..., None].mul_(scale).div_(x.shape[-1])), at_gain, None
 
 

@@ -29,7 +29,9 @@ class Position(nn.Module):
     @classmethod
     def asks(cls) -> list[str]:
         """What it asks of a mixer (zoo.mixer.HONOURED): those of its hooks that do something."""
-        return [hook for hook in ("rotate", "bias") if getattr(cls, hook) is not getattr(Position, hook)]
+        return [
+            hook for hook in ("rotate", "bias") if getattr(cls, hook) is not getattr(Position, hook)
+        ]
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (B, Q, dim) and positions (1 or B, Q) -> (B, Q, dim)."""
@@ -59,8 +61,9 @@ def distance(queries: int, keys: int, device: torch.device) -> Tensor:
 class Sinusoidal(Position):
     """Sines and cosines added to the embeddings (Vaswani 2017): sin and cos of p / base^(2i/dim), interleaved."""
 
-    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *,
-                 base: float = 10_000.0) -> None:
+    def __init__(
+        self, dim: int, heads: int, width: int, length: int, causal: bool, *, base: float = 10_000.0
+    ) -> None:
         super().__init__(dim, heads, width, length, causal)
         if dim % 2:
             raise ZooError(f"pos=sinusoidal needs an even arch.dim, not {dim}")
@@ -80,7 +83,9 @@ class Learned(Position):
     The table's first `offset` rows are never used (2 in RoBERTa and BART, whose padding once had them).
     """
 
-    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *, offset: int = 0) -> None:
+    def __init__(
+        self, dim: int, heads: int, width: int, length: int, causal: bool, *, offset: int = 0
+    ) -> None:
         super().__init__(dim, heads, width, length, causal)
         if offset < 0:
             raise ZooError(f"pos.offset must be 0 or more, not {offset}")
@@ -89,9 +94,13 @@ class Learned(Position):
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         try:
-            return x + nn.functional.embedding(positions + self.offset if self.offset else positions, self.weight)
+            return x + nn.functional.embedding(
+                positions + self.offset if self.offset else positions, self.weight
+            )
         except IndexError:
-            raise ZooError(f"a position is beyond the {self.limit} that pos=learned knows (arch.length)") from None
+            raise ZooError(
+                f"a position is beyond the {self.limit} that pos=learned knows (arch.length)"
+            ) from None
 
     def flops(self, length: int) -> int:
         return 0  # a look-up
@@ -106,17 +115,32 @@ class RoPE(Position):
     (linear, ntk, yarn, llama3: see zoo/components/scaling.py) stretches it beyond the length trained on.
     """
 
-    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *, base: float = 10_000.0,
-                 pairing: Literal["half", "interleaved"] = "half", fraction: float = 1.0, scaling: Component = None) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        width: int,
+        length: int,
+        causal: bool,
+        *,
+        base: float = 10_000.0,
+        pairing: Literal["half", "interleaved"] = "half",
+        fraction: float = 1.0,
+        scaling: Component = None,
+    ) -> None:
         super().__init__(dim, heads, width, length, causal)
         if not 0 < fraction <= 1:
             raise ZooError(f"pos.fraction must be above 0 and at most 1, not {fraction}")
         if base <= 0:
             raise ZooError(f"pos.base must be above 0, not {base}")
         self.base, self.pairing, self.width = base, pairing, int(width * fraction)
-        if width and (self.width % 2 or not self.width):  # where nothing is rotated, the stack refuses it
-            raise ZooError(f"pos=rope turns pairs, so the head width it turns must be even, not {self.width}"
-                           " (arch.dim / arch.heads, or attn.head_dim, times pos.fraction)")
+        if width and (
+            self.width % 2 or not self.width
+        ):  # where nothing is rotated, the stack refuses it
+            raise ZooError(
+                f"pos=rope turns pairs, so the head width it turns must be even, not {self.width}"
+                " (arch.dim / arch.heads, or attn.head_dim, times pos.fraction)"
+            )
         self.scaling = build("scaling", scaling, self.width, base) if scaling else unchanged
         self.gain = getattr(self.scaling, "gain", 1.0)
 
@@ -127,12 +151,19 @@ class RoPE(Position):
         if self.pairing == "half":
             cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
         else:
-            cos, sin = torch.stack([cos, cos], -1).flatten(-2), torch.stack([-sin, sin], -1).flatten(-2)
+            cos, sin = (
+                torch.stack([cos, cos], -1).flatten(-2),
+                torch.stack([-sin, sin], -1).flatten(-2),
+            )
 
         def turn(x: Tensor) -> Tensor:
             part = x[..., : self.width]
             turned = torch.addcmul(part * cos, self._partners(part), sin).to(x.dtype)
-            return turned if self.width == x.shape[-1] else torch.cat([turned, x[..., self.width :]], -1)
+            return (
+                turned
+                if self.width == x.shape[-1]
+                else torch.cat([turned, x[..., self.width :]], -1)
+            )
 
         return turn
 
@@ -169,13 +200,28 @@ class T5Bias(Position):
     share the last; where a token sees both sides, each side has half of the buckets.
     """
 
-    def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool, *, buckets: int = 32,
-                 farthest: int = 128) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        width: int,
+        length: int,
+        causal: bool,
+        *,
+        buckets: int = 32,
+        farthest: int = 128,
+    ) -> None:
         super().__init__(dim, heads, width, length, causal)
         self.sides = 1 if causal else 2
-        if buckets < 2 * self.sides or buckets % (2 * self.sides) or farthest <= buckets // self.sides // 2:
-            raise ZooError(f"pos.buckets={buckets} must be a multiple of {2 * self.sides}, and pos.farthest={farthest} above"
-                           f" {buckets // self.sides // 2}")
+        if (
+            buckets < 2 * self.sides
+            or buckets % (2 * self.sides)
+            or farthest <= buckets // self.sides // 2
+        ):
+            raise ZooError(
+                f"pos.buckets={buckets} must be a multiple of {2 * self.sides}, and pos.farthest={farthest} above"
+                f" {buckets // self.sides // 2}"
+            )
         self.buckets, self.farthest = buckets, farthest
         self.weight = nn.Parameter(torch.empty(buckets, heads))
 
@@ -184,7 +230,11 @@ class T5Bias(Position):
         each = self.buckets // self.sides
         far = -ahead.clamp(max=0) if self.sides == 1 else ahead.abs()
         near = each // 2
-        growth = torch.log(far.clamp(min=1).float() / near) / math.log(self.farthest / near) * (each - near)
+        growth = (
+            torch.log(far.clamp(min=1).float() / near)
+            / math.log(self.farthest / near)
+            * (each - near)
+        )
         bucket = torch.where(far < near, far, (near + growth.long()).clamp(max=each - 1))
         return bucket if self.sides == 1 else bucket + each * (ahead > 0)
 

@@ -32,7 +32,9 @@ class Residual(nn.Module):
 
     keeps_stream = closing_norm = True
 
-    def __init__(self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth) -> None:
+    def __init__(
+        self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth
+    ) -> None:
         super().__init__()
         self.depth = depth
         self.norm = norm()
@@ -70,7 +72,9 @@ class Reordered(Residual):
 class Sandwich(Residual):
     """x + norm₂(f(norm₁(x))): a norm on either side (CogView, Ding 2021; Gemma 2 2024; Peri-LN, Kim 2025)."""
 
-    def __init__(self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth) -> None:
+    def __init__(
+        self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth
+    ) -> None:
         super().__init__(sublayer, norm, dropout, depth)
         self.out_norm = norm()
 
@@ -88,7 +92,9 @@ class DeepNorm(Residual):
 
     keeps_stream = closing_norm = False
 
-    def __init__(self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth) -> None:
+    def __init__(
+        self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth
+    ) -> None:
         super().__init__(sublayer, norm, dropout, depth)
         if depth.reader:
             both = (depth.residuals / 2) ** 4 * depth.reader / 3
@@ -106,7 +112,9 @@ class ReZero(Residual):
 
     closing_norm = False
 
-    def __init__(self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth) -> None:
+    def __init__(
+        self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth
+    ) -> None:
         super().__init__(sublayer, nn.Identity, dropout, depth)
         self.alpha = nn.Parameter(torch.zeros(1))
 

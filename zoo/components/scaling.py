@@ -49,7 +49,11 @@ class NTK(Scaling):
     def __call__(self, frequencies: Tensor) -> Tensor:
         if self.width == 2:
             return frequencies
-        share = torch.arange(len(frequencies), device=frequencies.device, dtype=frequencies.dtype) * 2 / (self.width - 2)
+        share = (
+            torch.arange(len(frequencies), device=frequencies.device, dtype=frequencies.dtype)
+            * 2
+            / (self.width - 2)
+        )
         return frequencies * self.factor**-share
 
 
@@ -60,8 +64,16 @@ class Llama3(Scaling):
     A wave counts as fast that fits `high` times or more into the `original` length, as slow that fits at most `low` times.
     """
 
-    def __init__(self, width: int, base: float, *, factor: float = 8.0, low: float = 1.0, high: float = 4.0,
-                 original: int = 8192) -> None:
+    def __init__(
+        self,
+        width: int,
+        base: float,
+        *,
+        factor: float = 8.0,
+        low: float = 1.0,
+        high: float = 4.0,
+        original: int = 8192,
+    ) -> None:
         super().__init__(width, base, factor)
         if not 0 < low < high:
             raise ZooError(f"pos.scaling needs 0 < low < high, not low={low} and high={high}")
@@ -81,13 +93,25 @@ class YaRN(Scaling):
     keys are multiplied by `gain`, .1·ln(factor) + 1 unless given.
     """
 
-    def __init__(self, width: int, base: float, *, factor: float = 4.0, fast: float = 32.0, slow: float = 1.0,
-                 original: int = 4096, gain: float | None = None) -> None:
+    def __init__(
+        self,
+        width: int,
+        base: float,
+        *,
+        factor: float = 4.0,
+        fast: float = 32.0,
+        slow: float = 1.0,
+        original: int = 4096,
+        gain: float | None = None,
+    ) -> None:
         super().__init__(width, base, factor)
         if not 0 < slow < fast:
             raise ZooError(f"pos.scaling needs 0 < slow < fast, not slow={slow} and fast={fast}")
         self.gain = 0.1 * math.log(factor) + 1 if gain is None else gain
-        first, last = (width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (fast, slow))
+        first, last = (
+            width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+            for turns in (fast, slow)
+        )
         self.first, self.last = max(math.floor(first), 0), min(math.ceil(last), width - 1)
 
     def __call__(self, frequencies: Tensor) -> Tensor:

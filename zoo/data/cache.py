@@ -26,7 +26,9 @@ from zoo.progress import doing
 from zoo.registry import ZooError
 
 FORMAT = 3
-HEAD = 4 << 20  # bytes of the train text that are tokenised where the rest is streamed; the document that passes them is whole
+HEAD = (
+    4 << 20
+)  # bytes of the train text that are tokenised where the rest is streamed; the document that passes them is whole
 log = logging.getLogger("zoo")
 
 
@@ -73,7 +75,13 @@ class _Corrupt(Exception):
     pass
 
 
-def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = None, *, stream: bool = False) -> Corpus:
+def load(
+    source: Source,
+    tokenizer: Tokenizer,
+    cache_dir: str | Path | None = None,
+    *,
+    stream: bool = False,
+) -> Corpus:
     """The tokens of a source, from the cache where it has them, else built and put there.
 
     The cache lies in `cache_dir`, else $ZOO_CACHE, else ~/.cache/transformer-zoo. An untrained tokenizer is trained on
@@ -82,7 +90,9 @@ def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = No
     counts that would need it are None. A damaged cache is built anew, which a warning and `summary["note"]` say. Raises
     ZooError for what the source refuses, for a source that changes meanwhile and for a full disk.
     """
-    root = Path(os.path.expanduser(cache_dir or os.environ.get("ZOO_CACHE") or "~/.cache/transformer-zoo"))
+    root = Path(
+        os.path.expanduser(cache_dir or os.environ.get("ZOO_CACHE") or "~/.cache/transformer-zoo")
+    )
     with doing("reading the data"):
         fingerprint = source.fingerprint()
     whole = f"{FORMAT}\n{fingerprint}\n{tokenizer.dumps()}" + (f"\nhead {HEAD}" if stream else "")
@@ -103,25 +113,35 @@ def load(source: Source, tokenizer: Tokenizer, cache_dir: str | Path | None = No
         corpus = _publish(building, root / key)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ZooError(f"no space left for the token cache in {root}: free some, or set ZOO_CACHE") from error
+            raise ZooError(
+                f"no space left for the token cache in {root}: free some, or set ZOO_CACHE"
+            ) from error
         raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return Corpus(corpus.splits, corpus.tokenizer, corpus.summary | ({"note": note} if note else {}))
+    return Corpus(
+        corpus.splits, corpus.tokenizer, corpus.summary | ({"note": note} if note else {})
+    )
 
 
 def _read(folder: Path) -> Corpus:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         counts = meta["summary"]["splits"]
-        for name in ["tokenizer.json", *(f"{split}{end}" for split in counts for end in (".bin", ".starts.npy"))]:
+        for name in [
+            "tokenizer.json",
+            *(f"{split}{end}" for split in counts for end in (".bin", ".starts.npy")),
+        ]:
             if _sha256(folder / name) != meta["checksums"][name]:
                 raise _Corrupt(f"{name} does not match its checksum")
         if _sha256_text(json.dumps(meta["summary"])) != meta["checksums"]["summary"]:
             raise _Corrupt("the summary in meta.json does not match its checksum")
         tokenizer = loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         dtype = _dtype(tokenizer.vocab)
-        splits = {name: _map(folder / f"{name}.bin", dtype, counts[name]["bytes"], tokenizer.eot) for name in counts}
+        splits = {
+            name: _map(folder / f"{name}.bin", dtype, counts[name]["bytes"], tokenizer.eot)
+            for name in counts
+        }
         return Corpus(splits, tokenizer, meta["summary"])
     except OSError as error:
         raise _Corrupt(f"{Path(error.filename or '').name}: {error.strerror}") from error
@@ -139,18 +159,28 @@ def _dtype(vocab: int) -> np.dtype:
     return np.dtype("<u2" if vocab <= 1 << 16 else "<u4")
 
 
-def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str, stream: bool) -> None:
+def _write(
+    folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str, stream: bool
+) -> None:
     with doing("reading the data"):
         found = source.splits()
     tokenizer = loads(tokenizer.dumps())
-    first, size = ("head", min(HEAD, found.bytes["train"])) if stream else ("train", found.bytes["train"])
+    first, size = (
+        ("head", min(HEAD, found.bytes["train"])) if stream else ("train", found.bytes["train"])
+    )
     passes = size * (1 if tokenizer.trained else 2) + found.bytes["val"] + found.bytes["test"]
     with doing("tokenising", passes) as advance:
         if not tokenizer.trained:
             tokenizer.train(_counted(_until(size, found.rows["train"]), advance))
-        texts = {first: _until(size, found.rows["train"]), "val": found.rows["val"], "test": found.rows["test"]}
-        counts = {split: _tokenise(folder / f"{split}.bin", _counted(rows, advance), tokenizer)
-                  for split, rows in texts.items()}
+        texts = {
+            first: _until(size, found.rows["train"]),
+            "val": found.rows["val"],
+            "test": found.rows["test"],
+        }
+        counts = {
+            split: _tokenise(folder / f"{split}.bin", _counted(rows, advance), tokenizer)
+            for split, rows in texts.items()
+        }
     (folder / "tokenizer.json").write_text(tokenizer.dumps(), encoding="utf-8")
     if source.fingerprint() != fingerprint:
         raise ZooError(f"{source} changed while it was being read: start again when it is still")
@@ -158,7 +188,10 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, fingerprint: str,
         measured = _measured(folder, first, tokenizer)
     summary = {
         "fingerprint": fingerprint,
-        **{what: None if stream else sum(each[what] for each in counts.values()) for what in ("documents", "tokens")},
+        **{
+            what: None if stream else sum(each[what] for each in counts.values())
+            for what in ("documents", "tokens")
+        },
         "bytes": sum(found.bytes.values()),
         "splits": counts,
         "split": found.rule,
@@ -186,8 +219,13 @@ def _until(size: int, rows: Iterable[dict[str, str]]) -> Iterator[dict[str, str]
 def _measured(folder: Path, first: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """What simple models reach on the validation text: measured once, since no run changes it."""
     dtype, piece = _dtype(tokenizer.vocab), 1 << 20
-    train, val = (_map(folder / f"{split}.bin", dtype, 0, tokenizer.eot).ids for split in (first, "val"))
-    texts = (tokenizer.decode_bytes(train[start : start + piece]) for start in range(0, len(train), piece))
+    train, val = (
+        _map(folder / f"{split}.bin", dtype, 0, tokenizer.eot).ids for split in (first, "val")
+    )
+    texts = (
+        tokenizer.decode_bytes(train[start : start + piece])
+        for start in range(0, len(train), piece)
+    )
     return {
         "yardsticks": yardsticks(texts, tokenizer.decode_bytes(val)),
         "unigram_nats": unigram_nats(train, val, tokenizer.vocab),
@@ -239,7 +277,9 @@ def _publish(building: Path, folder: Path) -> Corpus:
             return _read(folder)
         except _Corrupt as error:
             if not building.exists():
-                raise ZooError(f"the token cache {folder} cannot be read back ({error}): start again") from error
+                raise ZooError(
+                    f"the token cache {folder} cannot be read back ({error}): start again"
+                ) from error
             damaged = building.with_suffix(".damaged")
             folder.rename(damaged)
             shutil.rmtree(damaged, ignore_errors=True)
@@ -253,7 +293,9 @@ def _writable(root: Path) -> Path:
     except OSError as error:
         spare = Path(tempfile.mkdtemp(prefix="transformer-zoo-"))
         atexit.register(shutil.rmtree, spare, ignore_errors=True)
-        log.warning(f"the token cache {root} cannot be written ({error.strerror}), so this run uses {spare}")
+        log.warning(
+            f"the token cache {root} cannot be written ({error.strerror}), so this run uses {spare}"
+        )
         return spare
 
 

@@ -73,12 +73,16 @@ class Source:
 
     def fingerprint(self) -> str:
         """The sha256 of every file's id and content and of the options that change the documents or their splits."""
-        whole = hashlib.sha256(json.dumps([type(self).__name__, self.shares, self.settings]).encode())
+        whole = hashlib.sha256(
+            json.dumps([type(self).__name__, self.shares, self.settings]).encode()
+        )
         with self._together() as beside:
             for name, path in self.files(Counter()):
                 with beside(path), path.open("rb") as file:
                     content = hashlib.file_digest(file, "sha256").hexdigest()
-                    whole.update(_bytes(name).replace(b"\n", b"\0") + f"\n{content}\n".encode())  # a name may hold \n, not \0
+                    whole.update(
+                        _bytes(name).replace(b"\n", b"\0") + f"\n{content}\n".encode()
+                    )  # a name may hold \n, not \0
         return whole.hexdigest()
 
     def splits(self) -> Splits:
@@ -134,7 +138,9 @@ class Source:
             except Unreadable as error:
                 refused.append(error)
             except OSError as error:
-                refused.append(Unreadable(f"{shown(path)} cannot be read ({error.strerror or error})"))
+                refused.append(
+                    Unreadable(f"{shown(path)} cannot be read ({error.strerror or error})")
+                )
 
         yield beside
         if len(refused) == 1:
@@ -142,17 +148,27 @@ class Source:
         if refused:
             named = "; ".join(error.what for error in refused[:NAMED])
             others = f"; and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
-            raise ZooError(f"{len(refused)} files of {self} cannot be read: {named}{others}. Mend them or take them out")
+            raise ZooError(
+                f"{len(refused)} files of {self} cannot be read: {named}{others}. Mend them or take them out"
+            )
 
     def _split(self, name: str) -> str:
         place = int.from_bytes(hashlib.sha256(_bytes(name)).digest()[:8], "big") / 2**64
-        return "val" if place < self.shares["val"] else "test" if place < sum(self.shares.values()) else "train"
+        return (
+            "val"
+            if place < self.shares["val"]
+            else "test"
+            if place < sum(self.shares.values())
+            else "train"
+        )
 
     def _cuts(self, length: int) -> tuple[int, int]:
         """Where val and test begin, in characters of the whole text. Raises ZooError when a wanted one has none."""
         test = length - int(length * self.shares["test"])
         val = test - int(length * self.shares["val"])
-        if not 0 < val <= test - bool(self.shares["val"]) or test > length - bool(self.shares["test"]):
+        if not 0 < val <= test - bool(self.shares["val"]) or test > length - bool(
+            self.shares["test"]
+        ):
             raise ZooError(
                 f"{self} has {length} characters, too few to set apart val_fraction={self.shares['val']} and "
                 f"test_fraction={self.shares['test']}: give more text or larger fractions"
@@ -212,7 +228,9 @@ class Python(Source):
         return f"the standard library in {sysconfig.get_path('stdlib')}"
 
     def files(self, skipped: Counter[str]) -> list[tuple[str, Path]]:
-        found = walk(Path(sysconfig.get_path("stdlib")), lambda name: not self._left_out.fullmatch(name))
+        found = walk(
+            Path(sysconfig.get_path("stdlib")), lambda name: not self._left_out.fullmatch(name)
+        )
         return [(name, path) for name, path in found if path.suffix == ".py"]
 
     def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
@@ -228,6 +246,8 @@ def walk(root: Path, keep: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
         folder = entry.is_dir(follow_symlinks=False)
         if keep(entry.name + "/" * folder):
             if folder:
-                yield from ((f"{entry.name}/{name}", path) for name, path in walk(Path(entry.path), keep))
+                yield from (
+                    (f"{entry.name}/{name}", path) for name, path in walk(Path(entry.path), keep)
+                )
             else:
                 yield entry.name, Path(entry.path)

@@ -45,7 +45,11 @@ class Blocks(Dataset[Batch]):
         rows = np.array(indices, dtype=np.int64)
         places = rows[:, None] % len(self) * self.length + np.arange(self.length + 1)  # (B, T + 1)
         read = ids[np.minimum(places, last)].astype(np.int64)
-        tokens, labels, padding = read[:, :-1].copy(), read[:, 1:].copy(), places[:, 1:] > last  # (B, T)
+        tokens, labels, padding = (
+            read[:, :-1].copy(),
+            read[:, 1:].copy(),
+            places[:, 1:] > last,
+        )  # (B, T)
         tokens[padding], labels[padding] = self.tokens.eot, IGNORE
         batch = {"tokens": tokens, "labels": labels, "rows": rows}
         if self.isolate:
@@ -69,7 +73,13 @@ class GlobalBatches:
     """
 
     def __init__(
-        self, size: int | None, batch_size: int, seed: int, rank: int = 0, world: int = 1, accumulate: int = 1,
+        self,
+        size: int | None,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        accumulate: int = 1,
         changing: bool = False,
     ) -> None:
         if batch_size < 1 or batch_size % (world * accumulate):
@@ -88,7 +98,9 @@ class GlobalBatches:
         return GlobalIterator(self)
 
     def __len__(self) -> int:
-        return 2**62  # no run gets there; without a length, Lightning reads a batch ahead and saves that place
+        return (
+            2**62
+        )  # no run gets there; without a length, Lightning reads a batch ahead and saves that place
 
     def share(self, start: int, part: int) -> list[int]:
         """What this process takes in micro-batch `part` of the step that starts after `start` blocks: block + epoch·size."""
@@ -101,7 +113,9 @@ class GlobalBatches:
             if epoch != self._epoch:
                 random = np.random.default_rng(derive(self.seed, "data", epoch))
                 self._epoch, self._order = epoch, random.permutation(self.size)
-            blocks += (epoch * self.size + self._order[offset : offset + self.micro - len(blocks)]).tolist()
+            blocks += (
+                epoch * self.size + self._order[offset : offset + self.micro - len(blocks)]
+            ).tolist()
         return blocks
 
 
@@ -122,7 +136,9 @@ class GlobalIterator(Iterator[list[int]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises ZooError when the state belongs to another stream: its steps would be other blocks."""
-        if (state["stream"] != self._stream() and not self.batches.changing) or state["part"] >= self.batches.accumulate:
+        if (state["stream"] != self._stream() and not self.batches.changing) or state[
+            "part"
+        ] >= self.batches.accumulate:
             raise ZooError(
                 f"cannot resume: the data then were {state['stream']} and are {self._stream()} now: bring back what was there,"
                 " choose another hydra.run.dir, or go on with these by changing=[data]"
@@ -130,7 +146,10 @@ class GlobalIterator(Iterator[list[int]]):
         self.start, self.part = state["start"], state["part"]
 
     def _stream(self) -> dict[str, Any]:
-        return {"blocks": "streamed" if self.batches.size is None else self.batches.size, "seed": self.batches.seed}
+        return {
+            "blocks": "streamed" if self.batches.size is None else self.batches.size,
+            "seed": self.batches.seed,
+        }
 
 
 def unprepared(batch: Batch, seed: int = 0) -> Batch:

@@ -38,9 +38,20 @@ class Data(lightning.LightningDataModule):
     """
 
     def __init__(
-        self, corpus: Corpus, *, batch_size: int, length: int, isolate: bool, workers: int, seed: int,
-        accumulate: int = 1, eval_length: int | None = None, prepare: Callable[..., Batch] = unprepared,
-        judge: Callable[..., Batch] | None = None, documents: Iterable[dict[str, str]] | None = None, shuffle: int = 1,
+        self,
+        corpus: Corpus,
+        *,
+        batch_size: int,
+        length: int,
+        isolate: bool,
+        workers: int,
+        seed: int,
+        accumulate: int = 1,
+        eval_length: int | None = None,
+        prepare: Callable[..., Batch] = unprepared,
+        judge: Callable[..., Batch] | None = None,
+        documents: Iterable[dict[str, str]] | None = None,
+        shuffle: int = 1,
         changing: bool = False,
     ) -> None:
         super().__init__()
@@ -52,24 +63,49 @@ class Data(lightning.LightningDataModule):
             )
         measured = len(corpus.splits["val"].ids)
         if eval_length is not None and measured and eval_length > max(length, measured):
-            raise ZooError(f"loader.eval_length={eval_length} is longer than all of the val split's {measured} tokens: give"
-                           " more text or a smaller loader.eval_length")
+            raise ZooError(
+                f"loader.eval_length={eval_length} is longer than all of the val split's {measured} tokens: give"
+                " more text or a smaller loader.eval_length"
+            )
         if documents is None:
             self.train: Blocks | Stream = Blocks(corpus.known, length, isolate=isolate)
         else:
-            self.train = Stream(documents, corpus.tokenizer, length, isolate=isolate, buffer=shuffle, seed=seed)
-        self.blocks = {name: Blocks(corpus.splits[name], eval_length or length, isolate=isolate) for name in ("val", "test")}
-        self.tokens, self.fingerprint, self.changing = corpus.splits, str(corpus.summary["fingerprint"]), changing
-        self.batch_size, self.workers, self.seed, self.accumulate = batch_size, workers, seed, accumulate
-        self.prepare = {name: partial(prepare if name == "train" else judge or prepare, seed=derive(seed, "objective", name))
-                        for name in ("train", *self.blocks)}
+            self.train = Stream(
+                documents, corpus.tokenizer, length, isolate=isolate, buffer=shuffle, seed=seed
+            )
+        self.blocks = {
+            name: Blocks(corpus.splits[name], eval_length or length, isolate=isolate)
+            for name in ("val", "test")
+        }
+        self.tokens, self.fingerprint, self.changing = (
+            corpus.splits,
+            str(corpus.summary["fingerprint"]),
+            changing,
+        )
+        self.batch_size, self.workers, self.seed, self.accumulate = (
+            batch_size,
+            workers,
+            seed,
+            accumulate,
+        )
+        self.prepare = {
+            name: partial(
+                prepare if name == "train" else judge or prepare,
+                seed=derive(seed, "objective", name),
+            )
+            for name in ("train", *self.blocks)
+        }
 
     def train_dataloader(self) -> StatefulDataLoader:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata's own doing
             return StatefulDataLoader(
-                self.train, batch_sampler=self._batches(), collate_fn=self.prepare["train"], num_workers=self.workers,
-                worker_init_fn=_single_threaded, pin_memory=torch.cuda.is_available(),
+                self.train,
+                batch_sampler=self._batches(),
+                collate_fn=self.prepare["train"],
+                num_workers=self.workers,
+                worker_init_fn=_single_threaded,
+                pin_memory=torch.cuda.is_available(),
             )
 
     def val_dataloader(self) -> DataLoader:
@@ -83,9 +119,13 @@ class Data(lightning.LightningDataModule):
         return Spread(self.tokens[split], self.blocks[split].length)
 
     def _batches(self) -> GlobalBatches:
-        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        rank, world = (
+            (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        )
         size = len(self.train) if isinstance(self.train, Blocks) else None
-        return GlobalBatches(size, self.batch_size, self.seed, rank, world, self.accumulate, self.changing)
+        return GlobalBatches(
+            size, self.batch_size, self.seed, rank, world, self.accumulate, self.changing
+        )
 
     def state_dict(self) -> dict[str, str]:
         """Which data they are: a run that is gone on with must have the same."""
@@ -98,8 +138,10 @@ class Data(lightning.LightningDataModule):
         own += [FILLER] * (-(-len(blocks) // batches.world) - len(own))
         # No workers: reading is far faster than any model, and starting workers at every evaluation is not.
         return DataLoader(
-            blocks, batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
-            collate_fn=partial(_without_fillers, self.prepare[split]), pin_memory=torch.cuda.is_available(),
+            blocks,
+            batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
+            collate_fn=partial(_without_fillers, self.prepare[split]),
+            pin_memory=torch.cuda.is_available(),
         )
 
 
@@ -119,8 +161,12 @@ def told_where_awaited(*_: object) -> None:
 
 def of_a_dead_worker(error: BaseException) -> bool:
     """Whether a process that reads data is gone: torch says so, or its connection broke while a batch was awaited."""
-    awaited = any(frame.f_code.co_name == "_get_data" for frame, _ in traceback.walk_tb(error.__traceback__))
-    return str(error).startswith("DataLoader worker (") or (awaited and isinstance(error, OSError | EOFError | RuntimeError))
+    awaited = any(
+        frame.f_code.co_name == "_get_data" for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+    return str(error).startswith("DataLoader worker (") or (
+        awaited and isinstance(error, OSError | EOFError | RuntimeError)
+    )
 
 
 def _without_fillers(prepare: Callable[..., Batch], batch: Batch) -> Batch:

@@ -52,34 +52,55 @@ def _check_text(path: Path, pieces: Iterable[bytes]) -> None:
         try:
             decoder.decode(piece, final=not piece)
         except UnicodeDecodeError as error:
-            where = f"byte 0x{error.object[error.start]:02x} at offset {offset - begun + error.start}"
+            where = (
+                f"byte 0x{error.object[error.start]:02x} at offset {offset - begun + error.start}"
+            )
             raise _no_text(path, f"is not UTF-8 text: {where}") from None
         offset += len(piece)
 
 
 ENCODINGS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
 }
-PACKERS = {b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"PK\3\4": "zip"}
+PACKERS = {
+    b"\x1f\x8b": "gzip",
+    b"(\xb5/\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"PK\3\4": "zip",
+}
 
 
 def _no_text(path: Path, what: str) -> Unreadable:
     """What is said of a file that is not UTF-8: what it is, where its first bytes tell, else `what`."""
     with path.open("rb") as file:
         head = file.read(1024)
-    encoding = next((name for mark, name in ENCODINGS.items() if head.startswith(mark)), _utf16_without_mark(head))
+    encoding = next(
+        (name for mark, name in ENCODINGS.items() if head.startswith(mark)),
+        _utf16_without_mark(head),
+    )
     packer = next((name for mark, name in PACKERS.items() if head.startswith(mark)), None)
     if encoding:
-        return Unreadable(f"{shown(path)} is {encoding} text, not UTF-8",
-                          f"Convert it by iconv -f {encoding} -t UTF-8, or take it out of data.path")
+        return Unreadable(
+            f"{shown(path)} is {encoding} text, not UTF-8",
+            f"Convert it by iconv -f {encoding} -t UTF-8, or take it out of data.path",
+        )
     if packer:
-        return Unreadable(f"{shown(path)} is compressed by {packer}", "Unpack it, or take it out of data.path")
+        return Unreadable(
+            f"{shown(path)} is compressed by {packer}", "Unpack it, or take it out of data.path"
+        )
     return Unreadable(f"{shown(path)} {what}", "Convert it to UTF-8, or take it out of data.path")
 
 
 def _utf16_without_mark(head: bytes) -> str | None:
     """In most alphabets every second byte of UTF-16 is mostly zero, and none of the others."""
-    for name, high, low in (("UTF-16LE", head[1::2], head[::2]), ("UTF-16BE", head[::2], head[1::2])):
+    for name, high, low in (
+        ("UTF-16LE", head[1::2], head[::2]),
+        ("UTF-16BE", head[::2], head[1::2]),
+    ):
         if len(high) >= 8 and high.count(0) > 0.7 * len(high) and not low.count(0):
             return name
     return None
@@ -87,7 +108,14 @@ def _utf16_without_mark(head: bytes) -> str | None:
 
 # An object is a tuple of its pairs, so that a key that stands twice is seen; no length of an integer is too large for a float.
 _JSON = json.JSONDecoder(object_pairs_hook=tuple, parse_int=float)
-KINDS = {tuple: "an object", list: "an array", str: "a string", float: "a number", bool: "true or false", type(None): "null"}
+KINDS = {
+    tuple: "an object",
+    list: "an array",
+    str: "a string",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 
 
 def jsonl(path: Path, column: str) -> Rows:
@@ -130,7 +158,9 @@ def _values(columns: Any, column: str) -> list[str | None]:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise ValueError(f"data.column={column} holds half of a surrogate pair, which is no text") from None
+                raise ValueError(
+                    f"data.column={column} holds half of a surrogate pair, which is no text"
+                ) from None
         elif value is not None:
             raise ValueError(f"data.column={column} holds {KINDS[type(value)]}, not text")
     return values
@@ -156,7 +186,9 @@ def parquet(path: Path, column: str) -> Rows:
                     yield f"#{row}", value.as_py()
                     row += 1
         except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-            raise Unreadable(f"{shown(path)} cannot be read as parquet after row {row}: {first_line(error)}") from error
+            raise Unreadable(
+                f"{shown(path)} cannot be read as parquet after row {row}: {first_line(error)}"
+            ) from error
 
 
 def check_parquet(path: Path, column: str) -> None:
@@ -181,18 +213,25 @@ def _table(path: Path, file: IO[bytes], column: str) -> ParquetFile | None:
         return None
     kinds = [field.type for field in schema if field.name == column]
     if not kinds:
-        raise Unreadable(f"{shown(path)} has no data.column={column}{did_you_mean(column, schema.names)}")
+        raise Unreadable(
+            f"{shown(path)} has no data.column={column}{did_you_mean(column, schema.names)}"
+        )
     if len(kinds) > 1:
         raise Unreadable(f"{shown(path)} has data.column={column} {len(kinds)} times")
     kind = kinds[0].value_type if types.is_dictionary(kinds[0]) else kinds[0]
-    if not any(is_text(kind) for is_text in (types.is_string, types.is_large_string, types.is_string_view, types.is_null)):
+    if not any(
+        is_text(kind)
+        for is_text in (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    ):
         raise Unreadable(f"{shown(path)}: data.column={column} holds {kinds[0]}, not text")
     return table
 
 
 PLAIN = Reader(check_plain, plain)
 READERS = {
-    ".txt": PLAIN, ".md": PLAIN, ".py": PLAIN,
+    ".txt": PLAIN,
+    ".md": PLAIN,
+    ".py": PLAIN,
     ".jsonl": Reader(check_jsonl, jsonl),
     ".parquet": Reader(check_parquet, parquet),
 }

@@ -29,9 +29,22 @@ class Stream(Dataset[Batch]):
     N times. Raises ZooError when the text has no block.
     """
 
-    def __init__(self, documents: Iterable[dict[str, str]], tokenizer: Tokenizer, length: int, *, isolate: bool, buffer: int,
-                 seed: int) -> None:
-        self.documents, self.tokenizer, self.length, self.isolate = documents, tokenizer, length, isolate
+    def __init__(
+        self,
+        documents: Iterable[dict[str, str]],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        isolate: bool,
+        buffer: int,
+        seed: int,
+    ) -> None:
+        self.documents, self.tokenizer, self.length, self.isolate = (
+            documents,
+            tokenizer,
+            length,
+            isolate,
+        )
         self.buffer, self.seed = buffer, seed
         self._rewind()
 
@@ -42,9 +55,14 @@ class Stream(Dataset[Batch]):
         parts: list[Batch] = []
         while places:
             held = self.first + len(self.order)
-            here, places = [place for place in places if place < held], [place for place in places if place >= held]
+            here, places = (
+                [place for place in places if place < held],
+                [place for place in places if place >= held],
+            )
             if here:
-                parts.append(self.blocks.__getitems__(self.order[np.array(here) - self.first].tolist()))
+                parts.append(
+                    self.blocks.__getitems__(self.order[np.array(here) - self.first].tolist())
+                )
                 parts[-1]["rows"] += self.first
             else:
                 self._fill()
@@ -52,10 +70,19 @@ class Stream(Dataset[Batch]):
 
     def state_dict(self) -> dict[str, int]:
         """Where the buffer begins (document, its token, blocks before since the beginning), and how many blocks it has."""
-        return {"document": self.document, "token": self.token, "first": self.first, "blocks": len(self.order) or self.room}
+        return {
+            "document": self.document,
+            "token": self.token,
+            "first": self.first,
+            "blocks": len(self.order) or self.room,
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.first, self.room, self.order = state["first"], state["blocks"], np.empty(0, dtype=np.int64)
+        self.first, self.room, self.order = (
+            state["first"],
+            state["blocks"],
+            np.empty(0, dtype=np.int64),
+        )
         self._open(state["document"], state["token"])
 
     def _rewind(self) -> None:
@@ -63,7 +90,9 @@ class Stream(Dataset[Batch]):
 
     def _open(self, document: int, token: int) -> None:
         self.document, self.token, self.ids = document, token, np.empty(0, dtype=np.uint16)
-        self.coming: Iterator[np.ndarray] | None = None  # until it is read, so that a worker can be given what is not open
+        self.coming: Iterator[np.ndarray] | None = (
+            None  # until it is read, so that a worker can be given what is not open
+        )
 
     def _read(self, document: int, token: int) -> Iterator[np.ndarray]:
         """The ids of the documents from this one on, the first without so many tokens."""
@@ -89,9 +118,14 @@ class Stream(Dataset[Batch]):
         else:
             raise ZooError("the text that is streamed has no token to learn")
         held = self.ids[: self.room * self.length + 1]
-        self.blocks = Blocks(Tokens(held, np.flatnonzero(held == self.tokenizer.eot), 0, self.tokenizer.eot), self.length,
-                             isolate=self.isolate)
-        self.order = np.random.default_rng(derive(self.seed, "data", self.first)).permutation(len(self.blocks))
+        self.blocks = Blocks(
+            Tokens(held, np.flatnonzero(held == self.tokenizer.eot), 0, self.tokenizer.eot),
+            self.length,
+            isolate=self.isolate,
+        )
+        self.order = np.random.default_rng(derive(self.seed, "data", self.first)).permutation(
+            len(self.blocks)
+        )
         self.room = self.buffer
 
     def _pass_over(self, tokens: int) -> None:

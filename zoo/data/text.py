@@ -15,7 +15,10 @@ from zoo.data.readers import READERS, Reader
 from zoo.registry import ZooError, register
 
 # A separator stays at the end of what it closes, so that the documents together are the file.
-ENDS = {"paragraph": re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n))(?!\r?\n)"), "line": re.compile(r"(?<=\n)")}
+ENDS = {
+    "paragraph": re.compile(r"(?:(?<=\n\n)|(?<=\n\r\n))(?!\r?\n)"),
+    "line": re.compile(r"(?<=\n)"),
+}
 
 
 @register("data", "text")
@@ -27,8 +30,13 @@ class Text(Source):
     """
 
     def __init__(
-        self, *, path: str, column: str = "text", sample_by: Literal["document", "paragraph", "line"] = "document",
-        val_fraction: float = 0.02, test_fraction: float = 0.02,
+        self,
+        *,
+        path: str,
+        column: str = "text",
+        sample_by: Literal["document", "paragraph", "line"] = "document",
+        val_fraction: float = 0.02,
+        test_fraction: float = 0.02,
     ) -> None:
         super().__init__(val_fraction=val_fraction, test_fraction=test_fraction)
         if not path:
@@ -36,7 +44,9 @@ class Text(Source):
         try:
             path.encode()
         except UnicodeEncodeError:  # which no summary and no page could hold
-            raise ZooError(f"data.path={shown(path)} is not UTF-8: rename it, or link to it by another name") from None
+            raise ZooError(
+                f"data.path={shown(path)} is not UTF-8: rename it, or link to it by another name"
+            ) from None
         self.path, self.column, self.sample_by = Path(os.path.expanduser(path)), column, sample_by
         self.settings = {"column": column, "sample_by": sample_by}
 
@@ -48,7 +58,9 @@ class Text(Source):
         suffixes = ", ".join(READERS)
         if self.path.is_file():
             if self.path.suffix.lower() not in READERS:
-                raise ZooError(f"{self}: no reader for suffix {self.path.suffix!r}, only for {suffixes}")
+                raise ZooError(
+                    f"{self}: no reader for suffix {self.path.suffix!r}, only for {suffixes}"
+                )
             return [(self.path.name, self.path)]
         if self.path.exists() and not self.path.is_dir():
             raise ZooError(f"{self} is neither a file nor a folder: give one that holds text")

@@ -46,7 +46,9 @@ class Tokenizer:
         """The exact bytes that were encoded. Raises ZooError for an id outside the vocabulary."""
         array = np.asarray(ids if hasattr(ids, "__array__") else list(ids), dtype=np.int64).ravel()
         if array.size and not 0 <= array.min() <= array.max() < self.vocab:
-            raise ZooError(f"cannot decode ids {array.min()} to {array.max()}: the vocabulary ends at {self.vocab - 1}")
+            raise ZooError(
+                f"cannot decode ids {array.min()} to {array.max()}: the vocabulary ends at {self.vocab - 1}"
+            )
         return b"".join(map(self.pieces.__getitem__, array.tolist()))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
@@ -62,7 +64,9 @@ class Tokenizer:
 
         `named` are the special tokens that it is to know beside end-of-text, with their ids.
         """
-        raise ZooError(f"tokenizer={self.name} has no counterpart in the tokenizers library: it says none in library(named)")
+        raise ZooError(
+            f"tokenizer={self.name} has no counterpart in the tokenizers library: it says none in library(named)"
+        )
 
     def settings(self) -> dict[str, Any]:
         """The options this tokenizer was built with."""
@@ -75,11 +79,15 @@ class Tokenizer:
     def load_state(self, state: Any) -> None:
         """Take on what `state` gave. Raises ZooError when it is not such a state."""
         if state is not None:
-            raise ZooError(f"the saved {self.name} tokenizer is damaged: it has a state, and needs none")
+            raise ZooError(
+                f"the saved {self.name} tokenizer is damaged: it has a state, and needs none"
+            )
 
     def dumps(self) -> str:
         """The whole tokenizer as JSON, for `loads`."""
-        return json.dumps({"name": self.name, **self.settings(), "state": self.state()}, ensure_ascii=False)
+        return json.dumps(
+            {"name": self.name, **self.settings(), "state": self.state()}, ensure_ascii=False
+        )
 
 
 def loads(text: str) -> Tokenizer:
@@ -87,11 +95,15 @@ def loads(text: str) -> Tokenizer:
     try:
         options = json.loads(text)
         state = options.pop("state")
-        sound = isinstance(options["name"], str) and "${" not in json.dumps(options)  # OmegaConf would resolve it
+        sound = isinstance(options["name"], str) and "${" not in json.dumps(
+            options
+        )  # OmegaConf would resolve it
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ZooError(f"this is not a tokenizer saved by the zoo ({error})") from None
     if not sound:
-        raise ZooError("this is not a tokenizer saved by the zoo (its name or an option is no plain value)")
+        raise ZooError(
+            "this is not a tokenizer saved by the zoo (its name or an option is no plain value)"
+        )
     tokenizer: Tokenizer = build("tokenizer", options)
     tokenizer.load_state(state)
     return tokenizer
@@ -130,7 +142,9 @@ class BPE(Tokenizer):
 
     def __init__(self, *, vocab: int = 4096, min_frequency: int = 2) -> None:
         if not BYTES + 1 <= vocab <= 1 << 24:
-            raise ZooError(f"tokenizer.vocab={vocab} must be {BYTES + 1} (bytes and end-of-text) to {1 << 24}")
+            raise ZooError(
+                f"tokenizer.vocab={vocab} must be {BYTES + 1} (bytes and end-of-text) to {1 << 24}"
+            )
         self.vocab, self.min_frequency = vocab, min_frequency
         self.trained = False
 
@@ -141,7 +155,10 @@ class BPE(Tokenizer):
         from tokenizers import pre_tokenizers, trainers
 
         trainer = trainers.BpeTrainer(
-            vocab_size=self.vocab, min_frequency=self.min_frequency, special_tokens=[EOT], show_progress=False,
+            vocab_size=self.vocab,
+            min_frequency=self.min_frequency,
+            special_tokens=[EOT],
+            show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )
         blank = _byte_level({EOT: self.eot}, [])
@@ -153,7 +170,9 @@ class BPE(Tokenizer):
             raise ZooError("this BPE tokenizer has not been trained: call train(texts) first")
         parts = [list(_parts(text)) for text in texts]
         encoded = iter(self._bpe.encode_batch_fast([part for some in parts for part in some]))
-        return [np.array([i for _ in some for i in next(encoded).ids], dtype=np.int64) for some in parts]
+        return [
+            np.array([i for _ in some for i in next(encoded).ids], dtype=np.int64) for some in parts
+        ]
 
     def state(self) -> Any:
         """The tokenizer.json of the tokenizers library, as it reads it itself."""
@@ -165,16 +184,29 @@ class BPE(Tokenizer):
             return
         letters = _letters()
         try:
-            ids, merges = dict(state["model"]["vocab"]), [(left, right) for left, right in state["model"]["merges"]]
-            pieces = {i: bytes(letters[letter] for letter in token) for token, i in ids.items() if token != EOT}
+            ids, merges = (
+                dict(state["model"]["vocab"]),
+                [(left, right) for left, right in state["model"]["merges"]],
+            )
+            pieces = {
+                i: bytes(letters[letter] for letter in token)
+                for token, i in ids.items()
+                if token != EOT
+            }
             sound = sorted([ids[EOT], *pieces]) == list(range(len(ids))) and len(ids) <= self.vocab
             sound = sound and ids[EOT] == self.eot and set(letters) <= set(ids)
             sound = sound and all(type(i) is int for i in ids.values())
-            sound = sound and all({left, right, left + right} <= ids.keys() for left, right in merges)
+            sound = sound and all(
+                {left, right, left + right} <= ids.keys() for left, right in merges
+            )
         except (KeyError, TypeError, ValueError) as error:
-            raise ZooError(f"the saved BPE tokenizer is damaged ({type(error).__name__}: {error})") from None
+            raise ZooError(
+                f"the saved BPE tokenizer is damaged ({type(error).__name__}: {error})"
+            ) from None
         if not sound:
-            raise ZooError(f"the saved BPE tokenizer is damaged: its ids are not those of a vocabulary of {self.vocab}")
+            raise ZooError(
+                f"the saved BPE tokenizer is damaged: its ids are not those of a vocabulary of {self.vocab}"
+            )
         self.pieces = [pieces.get(i, b"") for i in range(self.vocab)]
         self._model = ids, merges
         self.trained = True
@@ -199,7 +231,9 @@ def _byte_level(vocab: dict[str, int], merges: list[Any]) -> Any:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     bpe.add_special_tokens([EOT])
-    bpe.encode_special_tokens = True  # the words "<|endoftext|>" inside a document are text like any other
+    bpe.encode_special_tokens = (
+        True  # the words "<|endoftext|>" inside a document are text like any other
+    )
     return bpe
 
 
@@ -207,10 +241,14 @@ def _exported(vocab: Mapping[str, int], merges: list[Any], named: Mapping[str, i
     from tokenizers import processors
 
     made = _byte_level({**vocab, **named}, merges)
-    made.add_special_tokens(list(named))  # of which the model's vocabulary knows the ids, so that none is given a new one
+    made.add_special_tokens(
+        list(named)
+    )  # of which the model's vocabulary knows the ids, so that none is given a new one
     made.encode_special_tokens = False  # a mask in a text is one
     made.post_processor = processors.TemplateProcessing(
-        single=f"{EOT} $A", pair=f"{EOT} $A {EOT} $B", special_tokens=[(EOT, vocab[EOT])],
+        single=f"{EOT} $A",
+        pair=f"{EOT} $A {EOT} $B",
+        special_tokens=[(EOT, vocab[EOT])],
     )
     return made
 
@@ -219,7 +257,9 @@ def _letters() -> dict[str, int]:
     """The letter that stands for each byte in a byte-level vocabulary (GPT-2: printable ones stand for themselves)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(BYTES) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(BYTES + n): byte for n, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {
+        chr(BYTES + n): byte for n, byte in enumerate(others)
+    }
 
 
 _LINE_END = re.compile(r"(?<=\S)\n(?=\w)")
@@ -242,4 +282,6 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ZooError(f"character {error.start} of the text is half of a surrogate pair, which is no text") from None
+        raise ZooError(
+            f"character {error.start} of the text is half of a surrogate pair, which is no text"
+        ) from None

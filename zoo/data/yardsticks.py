@@ -27,7 +27,11 @@ def yardsticks(train: Iterable[bytes], text: bytes) -> dict[str, float]:
         singles += np.bincount(np.frombuffer(piece, np.uint8), minlength=LETTERS)
         pairs += np.bincount(_pairs(np.frombuffer(before + piece, np.uint8)), minlength=LETTERS**2)
         before = piece[-1:] or before
-    seen, single, pair = np.frombuffer(text, np.uint8), _bits(singles), _bits(pairs.reshape(LETTERS, LETTERS))
+    seen, single, pair = (
+        np.frombuffer(text, np.uint8),
+        _bits(singles),
+        _bits(pairs.reshape(LETTERS, LETTERS)),
+    )
     return {
         "unigram": float(single[seen].mean()),
         "bigram": float((single[seen[0]] + pair.reshape(-1)[_pairs(seen)].sum()) / len(seen)),
@@ -46,7 +50,9 @@ def unigram_nats(ids_train: np.ndarray, ids_val: np.ndarray, vocab: int) -> floa
 
 def stuck(loss: float, unigram: float | None) -> bool:
     """Whether a model is no better than the frequencies of the tokens, as if it read no text; not where these tell nothing."""
-    return unigram is not None and not loss <= STUCK * unigram  # so that a loss that is no number is stuck, too
+    return (
+        unigram is not None and not loss <= STUCK * unigram
+    )  # so that a loss that is no number is stuck, too
 
 
 def _bits(counts: np.ndarray) -> np.ndarray:

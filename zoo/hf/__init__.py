@@ -1,7 +1,7 @@
 """Weights in and out of transformers: the same logits, or a refusal that says what has no counterpart.
 
-    model = zoo.hf.from_hf("path/or/name")     # or a transformers model
-    theirs = zoo.hf.to_hf(model)
+>>> model = zoo.hf.from_hf("path/or/name")  # or a transformers model
+>>> theirs = zoo.hf.to_hf(model)
 """
 
 from zoo.hf.checkpoint import export

@@ -22,9 +22,13 @@ def main() -> None:
         return
     for word in given:
         if word not in WORDS:
-            raise ZooError(f"unknown word {word!r}: write ckpt=PATH out=FOLDER{did_you_mean(word, WORDS)}")
+            raise ZooError(
+                f"unknown word {word!r}: write ckpt=PATH out=FOLDER{did_you_mean(word, WORDS)}"
+            )
     if not all(map(given.get, WORDS)):
-        raise ZooError("what, and where to? give ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER")
+        raise ZooError(
+            "what, and where to? give ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER"
+        )
     out = Path(given["out"])
     if out.suffix == ".safetensors":
         extras.need("safetensors", f"out={out}")
@@ -41,7 +45,9 @@ def main() -> None:
     transformers.logging.set_verbosity_error()  # its remarks on token ids, which are the tokenizer's own
     transformers.logging.disable_progress_bar()
     hf.export(given["ckpt"], out)
-    print(f"{out} has config.json, model.safetensors and the tokenizer: AutoModel.from_pretrained loads them")
+    print(
+        f"{out} has config.json, model.safetensors and the tokenizer: AutoModel.from_pretrained loads them"
+    )
 
 
 if __name__ == "__main__":

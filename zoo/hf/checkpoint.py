@@ -31,9 +31,13 @@ def export(checkpoint: Any, folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ZooError(f"{folder} is not empty: choose another out=FOLDER")
     model, tokenizer, config = storage.load_model(checkpoint)
-    objective = registry.build("objective", config["objective"], tokenizer, config["loader"]["length"])
+    objective = registry.build(
+        "objective", config["objective"], tokenizer, config["loader"]["length"]
+    )
     named, pad, theirs = objective.named, EOT, to_hf(model)
-    if theirs.config.pad_token_id is not None:  # it knows padding by its id, and counts positions from there
+    if (
+        theirs.config.pad_token_id is not None
+    ):  # it knows padding by its id, and counts positions from there
         named, pad = {**named, PAD: tokenizer.vocab + objective.extra}, PAD
         theirs = to_hf(_with_padding(model, named[PAD]))
     roles = {"bos_token": EOT, "eos_token": EOT, "pad_token": pad}
@@ -47,9 +51,12 @@ def export(checkpoint: Any, folder: Path) -> None:
     if theirs.can_generate():
         theirs.generation_config.update(**ids)
     written = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.library(named), model_max_length=model.limit or config["arch"]["length"],
-        padding_side="left" if model.family == "decoder" else "right", clean_up_tokenization_spaces=False,
-        extra_special_tokens=[token for token in named if token not in roles.values()], **roles,
+        tokenizer_object=tokenizer.library(named),
+        model_max_length=model.limit or config["arch"]["length"],
+        padding_side="left" if model.family == "decoder" else "right",
+        clean_up_tokenization_spaces=False,
+        extra_special_tokens=[token for token in named if token not in roles.values()],
+        **roles,
     )
     theirs.save_pretrained(folder)
     written.save_pretrained(folder)
@@ -59,7 +66,10 @@ def export(checkpoint: Any, folder: Path) -> None:
 def _with_padding(model: Any, pad: int) -> Any:
     """The same model with a token that no text has, and with its positions behind as many rows that nobody reads."""
     config = copy.deepcopy(model.config)
-    config["arch"]["vocab"], config["pos"]["offset"] = max(config["arch"]["vocab"], pad + 1), pad + 1
+    config["arch"]["vocab"], config["pos"]["offset"] = (
+        max(config["arch"]["vocab"], pad + 1),
+        pad + 1,
+    )
     wider = models.build(config, device="meta").to_empty(device="cpu").eval()
     weights = wider.state_dict()
     for name, rows in model.state_dict().items():

@@ -17,7 +17,14 @@ from zoo.attention import MultiHead
 from zoo.hf.tables import FAMILIES, Family
 from zoo.registry import ZooError, did_you_mean
 
-UNSEEN = ("training", "checkpointing", "cost", "balance_loss", "z_loss", "bias_rate")  # no part of what is computed
+UNSEEN = (
+    "training",
+    "checkpointing",
+    "cost",
+    "balance_loss",
+    "z_loss",
+    "bias_rate",
+)  # no part of what is computed
 KINDS = {"mha": "gqa", "mqa": "gqa"}  # which are one with a number of KV heads
 MODEL = ("arch", "embed", "head", *models.LAYERED)
 
@@ -26,21 +33,34 @@ def family_of(theirs: Any) -> Family:
     name, config = type(theirs).__name__, theirs.config
     variants = [family for key, family in FAMILIES.items() if key.split()[0] == name]
     if not variants:
-        raise ZooError(f"{name} has no counterpart in the zoo{did_you_mean(name, [key for key in FAMILIES if ' ' not in key])}")
-    others = [{word: value for word, value in family.fixed.items() if getattr(config, word, value) != value}
-              for family in variants]
+        raise ZooError(
+            f"{name} has no counterpart in the zoo{did_you_mean(name, [key for key in FAMILIES if ' ' not in key])}"
+        )
+    others = [
+        {
+            word: value
+            for word, value in family.fixed.items()
+            if getattr(config, word, value) != value
+        }
+        for family in variants
+    ]
     for family, other in zip(variants, others, strict=True):
         if not other:
             return family
     word, value = next(iter(others[0].items()))
     given = getattr(config, word)
-    raise ZooError(f"{config.model_type} with {word}={given!r} has no counterpart in the zoo, only with {value!r}")
+    raise ZooError(
+        f"{config.model_type} with {word}={given!r} has no counterpart in the zoo, only with {value!r}"
+    )
 
 
 def read(family: Family, theirs: Any) -> dict[str, Any]:
     """The zoo's configuration of a transformers model."""
-    words: dict[str, Any] = {key: getattr(theirs.config, name) for key, name in family.numbers.items()
-                             if hasattr(theirs.config, name)}
+    words: dict[str, Any] = {
+        key: getattr(theirs.config, name)
+        for key, name in family.numbers.items()
+        if hasattr(theirs.config, name)
+    }
     for field in family.fields:
         words |= field.read(theirs, words)
     config = configuration.compose([f"model={family.model.split()[0]}", *family.model.split()[1:]])
@@ -65,8 +85,12 @@ def counterpart(model: Any) -> tuple[str, Family, Any]:
     for name, family in FAMILIES.items():
         own = _own_parts(family)
         if own["arch"] == names["arch"]:
-            partings[name] = [group for group in MODEL if KINDS.get(names[group], names[group]) != own[group]]
-    closest: dict[tuple[str, ...], str] = {}  # of the classes with the fewest obstacles, these and the class
+            partings[name] = [
+                group for group in MODEL if KINDS.get(names[group], names[group]) != own[group]
+            ]
+    closest: dict[
+        tuple[str, ...], str
+    ] = {}  # of the classes with the fewest obstacles, these and the class
     fewest = 2 * len(MODEL)
     for name, parting in sorted(partings.items(), key=lambda item: len(item[1])):
         if len(parting) > fewest:
@@ -80,9 +104,13 @@ def counterpart(model: Any) -> tuple[str, Family, Any]:
             closest, fewest = {}, len(stands)
         if len(stands) == fewest:
             closest.setdefault(stands, name.split()[0])
-    (first, name), *as_close = ((", ".join(filter(None, stands)), name) for stands, name in closest.items())
-    raise ZooError(f"transformers has no model like this one: what stands in the way of the closest, {name}, is {first}"
-                   + "".join(f"; of {other}, {stands}" for stands, other in as_close))
+    (first, name), *as_close = (
+        (", ".join(filter(None, stands)), name) for stands, name in closest.items()
+    )
+    raise ZooError(
+        f"transformers has no model like this one: what stands in the way of the closest, {name}, is {first}"
+        + "".join(f"; of {other}, {stands}" for stands, other in as_close)
+    )
 
 
 def _own_parts(family: Family) -> dict[str, str]:
@@ -98,7 +126,11 @@ def _exchanged(model: Any, family: Family, groups: Sequence[str]) -> Any:
         return model
     config, own = copy.deepcopy(model.config), _composed(family.model)
     for group in groups:
-        kept = {key: value for key, value in config[group].items() if key in own[group] and key != "name"}
+        kept = {
+            key: value
+            for key, value in config[group].items()
+            if key in own[group] and key != "name"
+        }
         config[group] = own[group] | kept
         for key in ("first", "pattern"):  # which change parts in some layers
             for layer, changes in enumerate(config["arch"][key]):
@@ -122,7 +154,9 @@ def _fit(name: str, model: Any) -> tuple[Any, list[str]]:
 
     family, words = FAMILIES[name], _words(model)
     try:
-        values = {attribute: words[word] for word, attribute in family.numbers.items() if word in words}
+        values = {
+            attribute: words[word] for word, attribute in family.numbers.items() if word in words
+        }
         for field in family.fields:
             values |= field.write(words, model)
         with torch.device("meta"):
@@ -131,14 +165,21 @@ def _fit(name: str, model: Any) -> tuple[Any, list[str]]:
             heeded = {key: value for key, value in values.items() if key in known}
             # the class's own ids are of the vocabulary that it was made for
             foreign = {key: None for key in known if key.endswith("_token_id")}
-            theirs = getattr(transformers, name.split()[0])(config_class(**{**foreign, **family.fixed, **heeded}))
+            theirs = getattr(transformers, name.split()[0])(
+                config_class(**{**foreign, **family.fixed, **heeded})
+            )
             if "head.weight" in dict(model.named_parameters()):
                 untie(theirs)
             back = _made(read(family, theirs))
     except ZooError as error:
         return None, [str(error)]
-    except Exception as error:  # transformers' classes refuse each in its own way what they are not made for
-        return None, [registry.first_line(error), *[""] * (len(MODEL) - 1)]  # further away than what can be said by parts
+    except (
+        Exception
+    ) as error:  # transformers' classes refuse each in its own way what they are not made for
+        return None, [
+            registry.first_line(error),
+            *[""] * (len(MODEL) - 1),
+        ]  # further away than what can be said by parts
     return theirs, _parting_options(model, back)
 
 
@@ -159,7 +200,11 @@ def _parting_options(model: Any, other: Any) -> list[str]:
         above = [known for known in found if word.startswith(f"{known.partition('=')[0]}.")]
         if _same(value, theirs.get(word)) or above or word.partition(".")[2] in ("", "name"):
             continue
-        if isinstance(value, Mapping) and isinstance(theirs.get(word), Mapping) and value["name"] == theirs[word]["name"]:
+        if (
+            isinstance(value, Mapping)
+            and isinstance(theirs.get(word), Mapping)
+            and value["name"] == theirs[word]["name"]
+        ):
             continue  # its own options come after it
         if _matters(word, value, other, anatomy):
             shown = value["name"] if isinstance(value, Mapping) else value
@@ -208,12 +253,26 @@ def _words(model: Any) -> dict[str, Any]:
 
     put("", {group: registry.resolve(group, model.config[group]) for group in MODEL})
     blocks = model.stacks[0].blocks
-    attention = next((module for module in blocks[-1].modules() if isinstance(module, MultiHead)), None)
+    attention = next(
+        (module for module in blocks[-1].modules() if isinstance(module, MultiHead)), None
+    )
     if attention is not None:
-        flat |= {"attn.head_dim": attention.width, "attn.scale": attention.scale, "attn.kv_heads": attention.kv_heads}
-    for path, module in blocks[-1].named_modules():  # the last layer, as the first may be dense in a mixture
-        if path.startswith(("ffn.", "both.sublayer.ffn")) and ".shared" not in path and hasattr(module, "out"):
-            flat["ffn.expert.hidden" if ".experts." in path else "ffn.hidden"] = module.out.in_features
+        flat |= {
+            "attn.head_dim": attention.width,
+            "attn.scale": attention.scale,
+            "attn.kv_heads": attention.kv_heads,
+        }
+    for path, module in blocks[
+        -1
+    ].named_modules():  # the last layer, as the first may be dense in a mixture
+        if (
+            path.startswith(("ffn.", "both.sublayer.ffn"))
+            and ".shared" not in path
+            and hasattr(module, "out")
+        ):
+            flat["ffn.expert.hidden" if ".experts." in path else "ffn.hidden"] = (
+                module.out.in_features
+            )
     if flat.get("arch.decoder_layers", 1) is None:
         flat["arch.decoder_layers"] = flat["arch.layers"]
     return flat
@@ -221,14 +280,23 @@ def _words(model: Any) -> dict[str, Any]:
 
 def _anatomy(model: nn.Module) -> dict[str, Any]:
     """All that decides what a model computes, but for the weights: its modules' kinds and constants, the weights' shapes."""
-    found: dict[str, Any] = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found: dict[str, Any] = {
+        name: tuple(tensor.shape) for name, tensor in model.state_dict().items()
+    }
     for path, module in model.named_modules():
         found[path] = type(module).__name__
         for key, value in vars(module).items():
-            if isinstance(value, int | float | str | tuple | None) and key not in UNSEEN and not key.startswith("_"):
+            if (
+                isinstance(value, int | float | str | tuple | None)
+                and key not in UNSEEN
+                and not key.startswith("_")
+            ):
                 found[f"{path}.{key}"] = value
             elif key == "act":
                 found[f"{path}.{key}"] = repr(value)
             elif key == "scaling":
-                found[f"{path}.{key}"] = (type(value).__name__, *getattr(value, "__dict__", {}).items())
+                found[f"{path}.{key}"] = (
+                    type(value).__name__,
+                    *getattr(value, "__dict__", {}).items(),
+                )
     return found

@@ -24,7 +24,9 @@ class Family:
     numbers: dict[str, str]  # the zoo's word: the configuration's attribute
     weights: str
     fields: tuple[Field, ...] = ()  # what is more than one number
-    fixed: dict[str, object] = field(default_factory=dict)  # the configuration's attributes that must be as here
+    fixed: dict[str, object] = field(
+        default_factory=dict
+    )  # the configuration's attributes that must be as here
     buffers: tuple[str, ...] = ()  # of transformers, all zero, which the zoo has not
 
 
@@ -36,9 +38,15 @@ def swapped(table: str, *pairs: tuple[str, str]) -> str:
 
 
 DECODER = {
-    "arch.dim": "hidden_size", "arch.layers": "num_hidden_layers", "arch.heads": "num_attention_heads",
-    "arch.length": "max_position_embeddings", "arch.vocab": "vocab_size", "attn.kv_heads": "num_key_value_heads",
-    "attn.dropout": "attention_dropout", "norm.eps": "rms_norm_eps", "head.tied": "tie_word_embeddings",
+    "arch.dim": "hidden_size",
+    "arch.layers": "num_hidden_layers",
+    "arch.heads": "num_attention_heads",
+    "arch.length": "max_position_embeddings",
+    "arch.vocab": "vocab_size",
+    "attn.kv_heads": "num_key_value_heads",
+    "attn.dropout": "attention_dropout",
+    "norm.eps": "rms_norm_eps",
+    "head.tied": "tie_word_embeddings",
 }
 DENSE = {**DECODER, "ffn.hidden": "intermediate_size", "attn.head_dim": "head_dim"}
 SILU: dict[str, object] = {"hidden_act": "silu"}
@@ -77,10 +85,16 @@ LATENT = f"""{COMMON}{EXPERTS}
     {BLOCK}.attn.sublayer.out.@            model.layers.*.self_attn.o_proj.@
 """
 LATENT_NUMBERS = {
-    **{key: name for key, name in DECODER.items() if key != "attn.kv_heads"}, "attn.kv_rank": "kv_lora_rank",
-    "attn.q_rank": "q_lora_rank", "attn.nope_dim": "qk_nope_head_dim", "attn.rope_dim": "qk_rope_head_dim",
-    "attn.value_dim": "v_head_dim", "attn.bias": "attention_bias", "ffn.experts": "n_routed_experts",
-    "ffn.top_k": "num_experts_per_tok", "ffn.expert.hidden": "moe_intermediate_size",
+    **{key: name for key, name in DECODER.items() if key != "attn.kv_heads"},
+    "attn.kv_rank": "kv_lora_rank",
+    "attn.q_rank": "q_lora_rank",
+    "attn.nope_dim": "qk_nope_head_dim",
+    "attn.rope_dim": "qk_rope_head_dim",
+    "attn.value_dim": "v_head_dim",
+    "attn.bias": "attention_bias",
+    "ffn.experts": "n_routed_experts",
+    "ffn.top_k": "num_experts_per_tok",
+    "ffn.expert.hidden": "moe_intermediate_size",
     "ffn.gate_scale": "routed_scaling_factor",
 }
 GPT2 = f"""
@@ -96,12 +110,19 @@ GPT2 = f"""
     head.weight                     lm_head.weight
 """
 ENCODER = {
-    "arch.dim": "hidden_size", "arch.layers": "num_hidden_layers", "arch.heads": "num_attention_heads",
-    "arch.vocab": "vocab_size", "ffn.hidden": "intermediate_size",
+    "arch.dim": "hidden_size",
+    "arch.layers": "num_hidden_layers",
+    "arch.heads": "num_attention_heads",
+    "arch.vocab": "vocab_size",
+    "ffn.hidden": "intermediate_size",
 }
 BERT_NUMBERS = {
-    **ENCODER, "arch.length": "max_position_embeddings", "embed.segments": "type_vocab_size", "norm.eps": "layer_norm_eps",
-    "arch.dropout": "hidden_dropout_prob", "attn.dropout": "attention_probs_dropout_prob",
+    **ENCODER,
+    "arch.length": "max_position_embeddings",
+    "embed.segments": "type_vocab_size",
+    "norm.eps": "layer_norm_eps",
+    "arch.dropout": "hidden_dropout_prob",
+    "attn.dropout": "attention_probs_dropout_prob",
 }
 BERT_BODY = f"""
     embed.weight                    bert.embeddings.word_embeddings.weight
@@ -161,9 +182,17 @@ T5 = f"""
     head.weight                                 lm_head.weight
 """
 T5_NUMBERS = {
-    "arch.dim": "d_model", "arch.layers": "num_layers", "arch.decoder_layers": "num_decoder_layers", "arch.heads": "num_heads",
-    "arch.vocab": "vocab_size", "attn.head_dim": "d_kv", "ffn.hidden": "d_ff", "pos.buckets": "relative_attention_num_buckets",
-    "pos.farthest": "relative_attention_max_distance", "norm.eps": "layer_norm_epsilon", "arch.dropout": "dropout_rate",
+    "arch.dim": "d_model",
+    "arch.layers": "num_layers",
+    "arch.decoder_layers": "num_decoder_layers",
+    "arch.heads": "num_heads",
+    "arch.vocab": "vocab_size",
+    "attn.head_dim": "d_kv",
+    "ffn.hidden": "d_ff",
+    "pos.buckets": "relative_attention_num_buckets",
+    "pos.farthest": "relative_attention_max_distance",
+    "norm.eps": "layer_norm_epsilon",
+    "arch.dropout": "dropout_rate",
 }
 BART_STACK = """
     STACK.positions.0.weight          model.STACK.embed_positions.weight
@@ -185,90 +214,221 @@ BART = f"""
     decoder.blocks.*.cross.norm.@           model.decoder.layers.*.encoder_attn_layer_norm.@
 """
 BART_NUMBERS = {
-    "arch.dim": "d_model", "arch.layers": "encoder_layers", "arch.decoder_layers": "decoder_layers",
-    "arch.heads": "encoder_attention_heads", "arch.vocab": "vocab_size", "arch.length": "max_position_embeddings",
-    "ffn.hidden": "encoder_ffn_dim", "arch.dropout": "dropout", "attn.dropout": "attention_dropout",
+    "arch.dim": "d_model",
+    "arch.layers": "encoder_layers",
+    "arch.decoder_layers": "decoder_layers",
+    "arch.heads": "encoder_attention_heads",
+    "arch.vocab": "vocab_size",
+    "arch.length": "max_position_embeddings",
+    "ffn.hidden": "encoder_ffn_dim",
+    "arch.dropout": "dropout",
+    "attn.dropout": "attention_dropout",
 }
 
 FAMILIES = {
-    "LlamaForCausalLM": Family("LlamaConfig", "llama3_8b", {**DENSE, "attn.bias": "attention_bias", "ffn.bias": "mlp_bias"},
-                               LLAMA, (fields.ROPE,), SILU),
-    "MistralForCausalLM": Family("MistralConfig", "mistral_7b", {**DENSE, "attn.window": "sliding_window"}, LLAMA,
-                                 (fields.ROPE,), SILU),
-    "Qwen3ForCausalLM": Family("Qwen3Config", "qwen3_0_6b", {**DENSE, "attn.bias": "attention_bias"}, LLAMA,
-                               (fields.ROPE, fields.WINDOWS, fields.same("attn.qk_norm.eps", "norm.eps")), SILU),
+    "LlamaForCausalLM": Family(
+        "LlamaConfig",
+        "llama3_8b",
+        {**DENSE, "attn.bias": "attention_bias", "ffn.bias": "mlp_bias"},
+        LLAMA,
+        (fields.ROPE,),
+        SILU,
+    ),
+    "MistralForCausalLM": Family(
+        "MistralConfig",
+        "mistral_7b",
+        {**DENSE, "attn.window": "sliding_window"},
+        LLAMA,
+        (fields.ROPE,),
+        SILU,
+    ),
+    "Qwen3ForCausalLM": Family(
+        "Qwen3Config",
+        "qwen3_0_6b",
+        {**DENSE, "attn.bias": "attention_bias"},
+        LLAMA,
+        (fields.ROPE, fields.WINDOWS, fields.same("attn.qk_norm.eps", "norm.eps")),
+        SILU,
+    ),
     "Olmo2ForCausalLM": Family(
-        "Olmo2Config", "olmo2_7b attn=gqa", {key: name for key, name in DENSE.items() if key != "attn.head_dim"},
-        swapped(LLAMA, ("post_attention_layernorm", "post_feedforward_layernorm"),
-                ("input_layernorm", "post_attention_layernorm")),
-        (fields.ROPE, fields.same("attn.qk_norm.eps", "norm.eps")), {**SILU, "attention_bias": False},
+        "Olmo2Config",
+        "olmo2_7b attn=gqa",
+        {key: name for key, name in DENSE.items() if key != "attn.head_dim"},
+        swapped(
+            LLAMA,
+            ("post_attention_layernorm", "post_feedforward_layernorm"),
+            ("input_layernorm", "post_attention_layernorm"),
+        ),
+        (fields.ROPE, fields.same("attn.qk_norm.eps", "norm.eps")),
+        {**SILU, "attention_bias": False},
     ),
     "Gemma2ForCausalLM": Family(
-        "Gemma2Config", "gemma2_2b",
-        {**DENSE, "attn.bias": "attention_bias", "attn.softcap": "attn_logit_softcapping",
-         "head.softcap": "final_logit_softcapping"},
-        swapped(LLAMA, ("post_attention_layernorm", "pre_feedforward_layernorm")) + f"""
+        "Gemma2Config",
+        "gemma2_2b",
+        {
+            **DENSE,
+            "attn.bias": "attention_bias",
+            "attn.softcap": "attn_logit_softcapping",
+            "head.softcap": "final_logit_softcapping",
+        },
+        swapped(LLAMA, ("post_attention_layernorm", "pre_feedforward_layernorm"))
+        + f"""
     {BLOCK}.attn.out_norm.weight           model.layers.*.post_attention_layernorm.weight
     {BLOCK}.ffn.out_norm.weight            model.layers.*.post_feedforward_layernorm.weight
-""", (fields.ROPE, fields.WINDOWS, fields.QUERY_SCALAR), {"hidden_activation": "gelu_pytorch_tanh"},
+""",
+        (fields.ROPE, fields.WINDOWS, fields.QUERY_SCALAR),
+        {"hidden_activation": "gelu_pytorch_tanh"},
     ),
     "MixtralForCausalLM": Family(
-        "MixtralConfig", "mixtral_8x7b",
-        {**DECODER, "attn.head_dim": "head_dim", "attn.window": "sliding_window", "ffn.expert.hidden": "intermediate_size",
-         "ffn.experts": "num_local_experts", "ffn.top_k": "num_experts_per_tok"},
-        LLAMA + EXPERTS, (fields.ROPE,), SILU,
+        "MixtralConfig",
+        "mixtral_8x7b",
+        {
+            **DECODER,
+            "attn.head_dim": "head_dim",
+            "attn.window": "sliding_window",
+            "ffn.expert.hidden": "intermediate_size",
+            "ffn.experts": "num_local_experts",
+            "ffn.top_k": "num_experts_per_tok",
+        },
+        LLAMA + EXPERTS,
+        (fields.ROPE,),
+        SILU,
     ),
-    "DeepseekV2ForCausalLM": Family("DeepseekV2Config", "deepseek_v2_lite", LATENT_NUMBERS, LATENT,
-                                    (fields.ROPE, fields.LATENT, fields.GROUPS), SILU),
+    "DeepseekV2ForCausalLM": Family(
+        "DeepseekV2Config",
+        "deepseek_v2_lite",
+        LATENT_NUMBERS,
+        LATENT,
+        (fields.ROPE, fields.LATENT, fields.GROUPS),
+        SILU,
+    ),
     "DeepseekV3ForCausalLM": Family(
-        "DeepseekV3Config", "deepseek_v3",
-        {**LATENT_NUMBERS, "ffn.renormalize": "norm_topk_prob", "ffn.groups": "n_group", "ffn.top_groups": "topk_group"},
-        LATENT, (fields.ROPE, fields.LATENT), SILU,
+        "DeepseekV3Config",
+        "deepseek_v3",
+        {
+            **LATENT_NUMBERS,
+            "ffn.renormalize": "norm_topk_prob",
+            "ffn.groups": "n_group",
+            "ffn.top_groups": "topk_group",
+        },
+        LATENT,
+        (fields.ROPE, fields.LATENT),
+        SILU,
     ),
     "GPT2LMHeadModel": Family(
-        "GPT2Config", "gpt2",
-        {"arch.dim": "n_embd", "arch.layers": "n_layer", "arch.heads": "n_head", "arch.length": "n_positions",
-         "arch.vocab": "vocab_size", "ffn.hidden": "n_inner", "norm.eps": "layer_norm_epsilon", "arch.dropout": "resid_pdrop",
-         "attn.dropout": "attn_pdrop", "head.tied": "tie_word_embeddings"},
-        GPT2, (), {"activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
-                   "add_cross_attention": False},
+        "GPT2Config",
+        "gpt2",
+        {
+            "arch.dim": "n_embd",
+            "arch.layers": "n_layer",
+            "arch.heads": "n_head",
+            "arch.length": "n_positions",
+            "arch.vocab": "vocab_size",
+            "ffn.hidden": "n_inner",
+            "norm.eps": "layer_norm_epsilon",
+            "arch.dropout": "resid_pdrop",
+            "attn.dropout": "attn_pdrop",
+            "head.tied": "tie_word_embeddings",
+        },
+        GPT2,
+        (),
+        {
+            "activation_function": "gelu_new",
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "add_cross_attention": False,
+        },
     ),
-    "BertForMaskedLM": Family("BertConfig", "bert_base", BERT_NUMBERS, BERT, (fields.same("head.norm.eps", "norm.eps"),),
-                              {"hidden_act": "gelu", "is_decoder": False, "tie_word_embeddings": True}),
+    "BertForMaskedLM": Family(
+        "BertConfig",
+        "bert_base",
+        BERT_NUMBERS,
+        BERT,
+        (fields.same("head.norm.eps", "norm.eps"),),
+        {"hidden_act": "gelu", "is_decoder": False, "tie_word_embeddings": True},
+    ),
     "BertModel": Family(
-        "BertConfig", "bert_base head=pooler", BERT_NUMBERS,
-        swapped(BERT_BODY, ("bert.", "")) + "    head.dense.@   pooler.dense.@", (),
+        "BertConfig",
+        "bert_base head=pooler",
+        BERT_NUMBERS,
+        swapped(BERT_BODY, ("bert.", "")) + "    head.dense.@   pooler.dense.@",
+        (),
         {"hidden_act": "gelu", "is_decoder": False},
     ),
     "RobertaForMaskedLM": Family(
-        "RobertaConfig", "roberta_base", {key: name for key, name in BERT_NUMBERS.items() if key != "arch.length"}, ROBERTA,
+        "RobertaConfig",
+        "roberta_base",
+        {key: name for key, name in BERT_NUMBERS.items() if key != "arch.length"},
+        ROBERTA,
         (fields.same("head.norm.eps", "norm.eps"), fields.PADDED_POSITIONS),
         {"hidden_act": "gelu", "is_decoder": False, "tie_word_embeddings": True},
     ),
     "ModernBertForMaskedLM": Family(
-        "ModernBertConfig", "modernbert_base",
-        {**ENCODER, "arch.length": "max_position_embeddings", "attn.bias": "attention_bias", "ffn.bias": "mlp_bias",
-         "norm.eps": "norm_eps", "norm.bias": "norm_bias", "attn.dropout": "attention_dropout",
-         "head.transform_bias": "classifier_bias", "head.bias": "decoder_bias"},
+        "ModernBertConfig",
+        "modernbert_base",
+        {
+            **ENCODER,
+            "arch.length": "max_position_embeddings",
+            "attn.bias": "attention_bias",
+            "ffn.bias": "mlp_bias",
+            "norm.eps": "norm_eps",
+            "norm.bias": "norm_bias",
+            "attn.dropout": "attention_dropout",
+            "head.transform_bias": "classifier_bias",
+            "head.bias": "decoder_bias",
+        },
         MODERNBERT,
-        (fields.LOCAL_ROPE, fields.same("head.norm.eps", "norm.eps"), fields.same("head.norm.bias", "norm.bias")),
-        {"hidden_activation": "gelu", "classifier_activation": "gelu", "tie_word_embeddings": True, "embedding_dropout": 0.0,
-         "mlp_dropout": 0.0},
+        (
+            fields.LOCAL_ROPE,
+            fields.same("head.norm.eps", "norm.eps"),
+            fields.same("head.norm.bias", "norm.bias"),
+        ),
+        {
+            "hidden_activation": "gelu",
+            "classifier_activation": "gelu",
+            "tie_word_embeddings": True,
+            "embedding_dropout": 0.0,
+            "mlp_dropout": 0.0,
+        },
     ),
     "T5ForConditionalGeneration": Family(
-        "T5Config", "t5_small", T5_NUMBERS, T5, (fields.same("arch.cross.head_dim", "attn.head_dim"), fields.TIED_SCALED,
-        fields.same("attn.dropout", "arch.dropout"), fields.same("arch.cross.dropout", "arch.dropout")),
+        "T5Config",
+        "t5_small",
+        T5_NUMBERS,
+        T5,
+        (
+            fields.same("arch.cross.head_dim", "attn.head_dim"),
+            fields.TIED_SCALED,
+            fields.same("attn.dropout", "arch.dropout"),
+            fields.same("arch.cross.dropout", "arch.dropout"),
+        ),
         {"feed_forward_proj": "relu"},
     ),
     "T5ForConditionalGeneration gated": Family(
-        "T5Config", "t5_v1_1_base", T5_NUMBERS, T5.replace(".DenseReluDense.wi.", ".DenseReluDense.wi_1."),
-        (fields.same("arch.cross.head_dim", "attn.head_dim"), fields.TIED_SCALED,
-         fields.same("attn.dropout", "arch.dropout"), fields.same("arch.cross.dropout", "arch.dropout")),
+        "T5Config",
+        "t5_v1_1_base",
+        T5_NUMBERS,
+        T5.replace(".DenseReluDense.wi.", ".DenseReluDense.wi_1."),
+        (
+            fields.same("arch.cross.head_dim", "attn.head_dim"),
+            fields.TIED_SCALED,
+            fields.same("attn.dropout", "arch.dropout"),
+            fields.same("arch.cross.dropout", "arch.dropout"),
+        ),
         {"feed_forward_proj": "gated-gelu"},
     ),
     "BartForConditionalGeneration": Family(
-        "BartConfig", "bart_base", BART_NUMBERS, BART, (fields.same("arch.cross.dropout", "attn.dropout"), fields.BOTH_STACKS),
-        {"activation_function": "gelu", "scale_embedding": False, "tie_word_embeddings": True, "activation_dropout": 0.0},
+        "BartConfig",
+        "bart_base",
+        BART_NUMBERS,
+        BART,
+        (fields.same("arch.cross.dropout", "attn.dropout"), fields.BOTH_STACKS),
+        {
+            "activation_function": "gelu",
+            "scale_embedding": False,
+            "tie_word_embeddings": True,
+            "activation_dropout": 0.0,
+        },
         ("final_logits_bias",),
     ),
 }
