@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 
 from ablations import run
-from tests.conftest import BASE, Choice, chosen, make
+from tests.helpers.components import BASE, Choice, chosen, make
 from zoo import advice, config, models, registry, settings
 from zoo.registry import ZooError
 

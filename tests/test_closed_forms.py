@@ -10,7 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.conftest import Choice, choices, close, each, made, make, option, said, shaken, tokens
+from tests.helpers.components import (
+    Choice,
+    choices,
+    close,
+    each,
+    made,
+    make,
+    option,
+    said,
+    shaken,
+    tokens,
+)
 from zoo import registry
 from zoo.components.pos import RoPE
 from zoo.context import Context

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo import explain
 
-from tests.conftest import Case, cases, made, tokens
+from tests.helpers.components import Case, cases, made, tokens
 from zoo import loss
 from zoo.objectives import IGNORE
 

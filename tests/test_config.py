@@ -11,7 +11,7 @@ from typing import Any
 import hydra
 import pytest
 
-from tests.conftest import chosen, smallest
+from tests.helpers.components import chosen, smallest
 from zoo import config, models, registry
 from zoo.registry import ZooError
 

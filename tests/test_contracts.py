@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.conftest import BASE, make
+from tests.helpers.components import BASE, make
 from zoo import contracts, registry
 from zoo.registry import ZooError, register
 

@@ -10,7 +10,17 @@ import torch
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.conftest import Case, Choice, attentions, cases, make, option, said, tokens, words_of
+from tests.helpers.components import (
+    Case,
+    Choice,
+    attentions,
+    cases,
+    make,
+    option,
+    said,
+    tokens,
+    words_of,
+)
 from zoo import config, cost, models
 from zoo.models import Decoder
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import ARCH, Choice, chosen, close, honours, make, shaken, tokens
-from tests.test_models import LEFT, LENGTH, RIGHT, check_cache, check_documents, check_padding
+from tests.helpers.checks import LEFT, LENGTH, RIGHT, check_cache, check_documents, check_padding
+from tests.helpers.components import ARCH, Choice, chosen, close, honours, make, shaken, tokens
 from zoo import registry
 from zoo.registry import ZooError
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import each, loss_of, make
+from tests.helpers.components import each, loss_of, make
 from zoo import optim, registry, storage
 
 

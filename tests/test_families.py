@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import (
+from tests.helpers.components import (
     ARCH,
     Choice,
     base,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.conftest import close, loss_of, made, tokens
+from tests.helpers.components import close, loss_of, made, tokens
 from zoo import attention, decoding
 from zoo.components import norm
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zoo
-from tests.conftest import Choice, choices
+from tests.helpers.components import Choice, choices
 from zoo import config, hf, models, registry
 from zoo.hf.tables import FAMILIES
 from zoo.registry import ZooError

@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import ARCH, BASE, Case, Choice, base, cases, choices, make, said, tokens
+from tests.helpers.components import (
+    ARCH,
+    BASE,
+    Case,
+    Choice,
+    base,
+    cases,
+    choices,
+    make,
+    said,
+    tokens,
+)
 from zoo import config, models, optim, registry, train
 from zoo.attention import MultiHead
 from zoo.init import initialise

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.helpers.modules import ROOT, modules
+
 FLOORS = [  # from the roof down; a name stands for the modules below it, unless they have a floor of their own
     {"ablations", "hydra_plugins"},
     {"zoo.train", "zoo.generate", "zoo.coordinates", "zoo.inspect", "zoo.components.__main__"},
@@ -53,18 +55,6 @@ FLOORS = [  # from the roof down; a name stands for the modules below it, unless
 FACADE = "zoo"  # `zoo.build` reaches down from the package itself, which nothing inside asks for
 
 
-def modules() -> dict[str, Path]:
-    found = {}
-    for path in [
-        path
-        for top in ("zoo", "ablations", "hydra_plugins")
-        for path in ROOT.glob(f"{top}/**/*.py")
-    ]:
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        found[name.removesuffix(".__init__")] = path
-    return found
-
-
 def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
     """The modules of this project that a module imports, wherever in it: at the top or in a function."""
     found = set()
@@ -104,6 +94,18 @@ def test_imports_point_down_only() -> None:
         arrow for arrow in arrows() if arrow[1] == FACADE or floor(arrow[1]) < floor(arrow[0])
     ]
     assert upward == []
+
+
+def test_tests_import_helpers_and_no_other_test() -> None:
+    others = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "tests").glob("**/*.py")
+        for name in re.findall(
+            r"^\s*(?:from|import) (\.\S*|tests\S*)", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        if not name.startswith("tests.helpers")
+    ]
+    assert others == []
 
 
 def test_no_module_needs_itself() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.conftest import close
+from tests.helpers.components import close
 from zoo import loss
 from zoo.objectives import IGNORE
 from zoo.registry import build, entries

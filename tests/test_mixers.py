@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import (
+from tests.helpers.components import (
     Choice,
     choices,
     chosen,

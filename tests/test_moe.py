@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.conftest import Choice, close, made, make, said, tokens
+from tests.helpers.components import Choice, close, made, make, said, tokens
 from zoo import registry
 from zoo.components.moe import MixtureOfExperts
 from zoo.context import Cache, Context, Trace

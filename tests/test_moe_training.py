@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.conftest import ARCH, Choice, close, gradients, loss_of, made, shaken, tokens
+from tests.helpers.components import ARCH, Choice, close, gradients, loss_of, made, shaken, tokens
 from zoo import config, cost, lit, models, registry
 from zoo.components.moe import MixtureOfExperts
 from zoo.context import Trace

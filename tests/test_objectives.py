@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.conftest import BASE, close
+from tests.helpers.components import BASE, close
 from zoo import config, cost, decoding, lit, models, objectives, registry
 from zoo.context import Trace
 from zoo.data.cache import Tokens

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import Choice, each, make, tokens
+from tests.helpers.components import Choice, each, make, tokens
 from zoo import config, cost, optim, registry
 from zoo.registry import ZooError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import close
+from tests.helpers.components import close
 from zoo import registry
 from zoo.components.pos import frequencies
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.conftest import chosen
+from tests.helpers.components import chosen
 from zoo import config, registry, scan
 from zoo.registry import Component, Entry, ZooError, register
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.conftest import choices, said
+from tests.helpers.components import choices, said
 from zoo import registry
 from zoo.registry import ZooError
 from zoo.schedules import Schedule

@@ -20,7 +20,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from tests.conftest import make
+from tests.helpers.components import make
 from zoo import config, decoding, divergence, lit, models, optim, registry, sharding, storage
 from zoo.callbacks import Watch
 from zoo.registry import ZooError

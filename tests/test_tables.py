@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ablations import live, plan, report, run
 from ablations.results import Results, Run
-from tests.test_layering import modules
+from tests.helpers.modules import modules
 from zoo import cluster, coordinates, cost, inspect, metrics, screen, tables
 from zoo.components import __main__ as components
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.end_to_end.conftest import own_place, text, words
+from tests.helpers.places import own_place, text, words
 
 __all__ = ["own_place", "text", "words"]
 

@@ -12,8 +12,7 @@ import pytest
 
 from ablations import budgets, figures, plan, report, results
 from ablations import study as studies
-from tests.ablations.test_match import TINY
-from tests.ablations.test_report import run, study
+from tests.helpers.studies import TINY, run, study
 
 COST = {"parameters": 1000, "active": 1000, "training_flops": 6000, "tokens": 100}
 

@@ -15,8 +15,7 @@ import pytest
 
 from ablations import figures, report, results, sections
 from ablations.page import Picture
-from tests.ablations.test_report import study
-from tests.ablations.test_sections import judged
+from tests.helpers.studies import judged, study
 
 
 def test_training_is_drawn_also_where_there_is_one_evaluation(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ablations import conclusions, execution, plan, report, results, specification
 from ablations import study as studies
-from tests.ablations.test_report import SEEDS, run, study, verdicts
+from tests.helpers.studies import SEEDS, run, study, verdicts
 from zoo import config, provenance
 from zoo.registry import ZooError
 

@@ -9,10 +9,9 @@ import pytest
 
 from ablations import match, plan
 from ablations import study as studies
+from tests.helpers.studies import TINY
 from zoo import config, cost
 from zoo.registry import ZooError
-
-TINY = ["arch.dim=48", "arch.layers=2", "arch.heads=4", "arch.length=32", "tokenizer=byte"]
 
 
 def made(factors: dict[str, list[Any]], **content: Any) -> plan.Plan:

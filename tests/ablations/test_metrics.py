@@ -12,8 +12,7 @@ import yaml
 
 from ablations import agents, conclusions, execution, figures, plan, report, results
 from ablations import study as studies
-from tests.ablations.test_outcomes import planned
-from tests.ablations.test_report import study
+from tests.helpers.studies import planned, study
 from zoo import config, metrics, run
 from zoo.registry import ZooError
 

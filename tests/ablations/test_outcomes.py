@@ -30,7 +30,7 @@ from ablations import (
 )
 from ablations.outcomes import MARK, Outcome
 from ablations.page import Section, Table
-from tests.ablations.test_report import SEEDS, UNIGRAM, study
+from tests.helpers.studies import SEEDS, UNIGRAM, planned, study
 from zoo import metrics
 
 NOT_FINITE = [None, "NaN", "Infinity", "-Infinity", "1e200", "9" * 400, '"nan"', "true", "missing"]
@@ -192,32 +192,6 @@ def test_a_finished_run_without_a_finite_value_is_reported_as_one_that_diverged(
         assert (compared["a"].difference or 0) > 0
     clean = [[re.sub(r"\b(said|seen)\b", "", text) for text in texts] for texts in reports]
     assert clean[0] == clean[1]
-
-
-def planned(
-    folder: Path, summaries: Mapping[str, Mapping[str, Any]], metric: str = "val/loss"
-) -> Any:
-    """A plan of one arm with three points, of two seeds each, and its folder with these trials."""
-    grid = {"optim.lr": [1, 2, 3]}
-    jobs = [
-        SimpleNamespace(arm="a", trial=trial, seed=seed, folder=f"a/tune/{trial}/seed_{seed}")
-        for trial in range(3)
-        for seed in (7, 8)
-    ]
-    for job in jobs:
-        (folder / job.folder).mkdir(parents=True)
-        content = {"status": "finished", "unigram_nats": UNIGRAM} | dict(
-            summaries[f"{job.trial}/{job.seed}"]
-        )
-        (folder / job.folder / "summary.json").write_text(json.dumps(content), encoding="utf-8")
-    (folder / "study.json").write_text('{"hash": "h"}', encoding="utf-8")
-    asked = SimpleNamespace(grid=grid, trials=None, seeds=[7, 8])
-    return SimpleNamespace(
-        folder=folder,
-        trials=lambda: jobs,
-        arms=[SimpleNamespace(name="a")],
-        study=SimpleNamespace(tune=asked, measure=metrics.of(metric), metric=metric),
-    )
 
 
 BAD = [

@@ -12,84 +12,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import yaml
 
 from ablations import conclusions, report, results
 from ablations.stats import Effect
+from tests.helpers.studies import SEEDS, UNIGRAM, run, study, verdicts
 from zoo.registry import ZooError
-
-UNIGRAM = 3.2
-SEEDS = 6
-
-
-def run(
-    folder: Path, arm: str, seed: int, value: float | None, status: str = "finished", **more: Any
-) -> None:
-    folder.mkdir(parents=True)
-    summary = {
-        "status": status,
-        "seed": seed,
-        "overrides": [f"norm={arm}", f"seed={seed}", "hydra.x=1", "resume=auto"],
-        "error": None,
-        "metrics": {"val/loss": value, "val/bits_per_byte": 2.0},
-        "parameters": 1000,
-        "flops_per_token": 6000,
-        "tokens": 50,
-        "seconds": 3.0,
-        "data": {"fingerprint": "f" * 64, "unigram_nats": UNIGRAM, "documents": 7},
-        "versions": {"torch": "2"},
-        "over": None,
-        "git_sha": "a" * 40,
-        "tokens_per_second": 10.0,
-    } | more
-    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    config = {"tokenizer": {"name": "byte"}, "objective": {"name": "clm"}, "loader": {"length": 4}}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    (folder / "metrics.csv").write_text(
-        f"step,train/loss,val/loss\n1,3.0,\n2,,{value or ''}\n", encoding="utf-8"
-    )
-    np.savez(folder / "evaluation.npz", position_nats=np.ones(8), position_tokens=np.ones(8))
-
-
-def study(
-    folder: Path,
-    effects: dict[str, float],
-    seeds: int = SEEDS,
-    noise: float = 0.01,
-    levels: dict[str, dict[str, str]] | None = None,
-    **more: Any,
-) -> Path:
-    """A study whose arms differ from `base` by these effects, with noise between seeds."""
-    draw = random.Random(0)
-    for arm, effect in {"base": 0.0, **effects}.items():
-        for seed in range(seeds):
-            run(folder / arm / f"seed_{seed}", arm, seed, 2.0 + effect + draw.gauss(0, noise))
-    content = {
-        "hash": "h" * 64,
-        "baseline": "base",
-        "arms": [
-            {"name": arm, "levels": (levels or {}).get(arm, {})} for arm in ("base", *effects)
-        ],
-        "study": {
-            "name": "planted",
-            "question": "What is <b>each</b> worth?",
-            "seeds": list(range(seeds)),
-            "metric": "val/loss",
-            "margin": 0.05,
-        }
-        | more,
-        "looks": [{"hash": "h" * 64}],
-    }
-    (folder / "study.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
-
-
-def verdicts(folder: Path) -> dict[str, str]:
-    compared, _ = conclusions.judged(results.load(folder))
-    assert compared is not None
-    return {effect.arm: effect.verdict for effect in compared.effects}
 
 
 def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:

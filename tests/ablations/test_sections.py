@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations import conclusions, design, effects, figures, report, results, sections, trials
+from ablations import conclusions, design, effects, figures, report, sections, trials
 from ablations.page import Picture, Section, Table
-from ablations.results import Results
-from ablations.stats import Comparison
-from tests.ablations.test_report import SEEDS, UNIGRAM, run, study
+from tests.helpers.studies import SEEDS, UNIGRAM, judged, run, study
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +24,6 @@ def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take a second each, and are looked at in test_figures.py."""
     for name in ("curves", "cost", "estimates", "interactions", "positions", "steps", "trials"):
         monkeypatch.setattr(figures, name, lambda *_: "<svg/>")
-
-
-def judged(folder: Path) -> tuple[Results, Comparison]:
-    found = results.load(folder)
-    compared, refused = conclusions.judged(found)
-    assert compared is not None, refused
-    return found, compared
 
 
 def table(section: Section | None, number: int = 0) -> dict[str, dict[str, str]]:

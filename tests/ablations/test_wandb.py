@@ -16,7 +16,7 @@ import pytest
 
 from ablations import agents, dashboard, execution, plan
 from ablations import study as studies
-from tests.end_to_end.conftest import read_wandb, wandb_records
+from tests.helpers.wandb_files import read_wandb, wandb_records
 from zoo import config
 from zoo.dashboard import begin
 

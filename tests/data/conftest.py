@@ -3,12 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.token_caches import STRANGE
 from zoo.data.cache import Tokens
-from zoo.data.text import Text
-
-STRANGE = (
-    "naïve 北京 🧑🏽‍🚀\u2028\r\n\x00\t tab  two\n\n\n<|endoftext|> \ufeff\u0301 ﷽ \U0010ffff end"
-)
 
 
 @pytest.fixture
@@ -22,17 +18,6 @@ def folder(tmp_path: Path) -> Path:
             (f"file {number}\r\n" * 5 + STRANGE.replace("\x00", "") * (number % 4)).encode()
         )
     return root
-
-
-def source(folder: Path) -> Text:
-    """The small files as a source that has every split."""
-    return Text(path=str(folder), val_fraction=0.2, test_fraction=0.1)
-
-
-def only(root: Path) -> Path:
-    """The one folder of a cache."""
-    (folder,) = root.iterdir()
-    return folder
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.helpers.token_caches import only, source
 from zoo.data import cache
 from zoo.data.cache import Tokens, load
 from zoo.data.text import Text
 from zoo.data.tokenizer import BPE, Byte, Tokenizer, loads
-
-from .conftest import only, source
 
 
 @pytest.mark.parametrize("tokenizer", [Byte(), BPE(vocab=300)], ids=["byte", "bpe"])

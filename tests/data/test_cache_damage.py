@@ -5,13 +5,12 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from tests.helpers.token_caches import only, source
 from zoo.data import cache
 from zoo.data.cache import load
 from zoo.data.text import Text
 from zoo.data.tokenizer import BPE, Byte
 from zoo.registry import ZooError
-
-from .conftest import only, source
 
 
 def harm_bytes(folder):

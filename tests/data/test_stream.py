@@ -12,6 +12,7 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tests.helpers.token_caches import only, source
 from zoo import config
 from zoo.data import cache, stream
 from zoo.data.cache import Corpus, Tokens
@@ -21,8 +22,6 @@ from zoo.data.stream import Stream
 from zoo.data.tokenizer import BPE, Byte
 from zoo.objectives import MaskedLM
 from zoo.registry import ZooError
-
-from .conftest import only, source
 
 BYTE, LENGTH = Byte(), 4
 TEXTS = [

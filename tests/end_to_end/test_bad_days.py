@@ -25,8 +25,8 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from tests.end_to_end.conftest import read_wandb, summary
-from tests.end_to_end.test_run import Hostile, Train, equal, losses, weights, when
+from tests.helpers.runs import Hostile, Train, equal, in_shards, losses, summary, weights, when
+from tests.helpers.wandb_files import read_wandb
 from zoo import callbacks, config, generate, registry, run, storage
 from zoo import train as train_command
 from zoo.registry import ZooError
@@ -181,23 +181,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert equal(expected, weights("run"))
     assert losses("run") == rows
     assert Path("run/checkpoints/last.damaged").exists()
-
-
-def in_shards(path: Path, count: int) -> Path:
-    """Put a checkpoint of so many processes in the place of one; returns their folder."""
-    checkpoint, folder = torch.load(path, weights_only=True), path.with_name(f".{path.name}.shards")
-    for rank in range(count):
-        state = {
-            name: storage.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
-            for name, weight in checkpoint["state_dict"].items()
-        }
-        storage.write_atomically(
-            folder / f"{rank}.pt",
-            storage.dumps({**checkpoint, "state_dict": state, "parts": count}),
-        )
-    path.unlink()
-    path.symlink_to(folder.name)
-    return folder
 
 
 @pytest.mark.parametrize("gone", [None, "0.pt", "1.pt", "all"])

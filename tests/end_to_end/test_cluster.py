@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.end_to_end.conftest import bounded, summary
-from tests.end_to_end.test_processes import PROBE
-from tests.end_to_end.test_run import Train, losses, weights
+from tests.helpers.commands import bounded
+from tests.helpers.probe import PROBE
+from tests.helpers.runs import Train, losses, summary, weights
 from zoo import storage
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

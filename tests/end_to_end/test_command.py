@@ -21,8 +21,8 @@ from lightning import Trainer
 from omegaconf import OmegaConf
 
 from ablations import run as ablate
-from tests.end_to_end.conftest import read_wandb, summary
-from tests.end_to_end.test_run import Train, equal, losses, weights, when
+from tests.helpers.runs import Train, equal, losses, summary, weights, when
+from tests.helpers.wandb_files import read_wandb
 from zoo import config, cost, generate, hardware, train
 from zoo.components import __main__ as components
 from zoo.registry import ZooError

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.end_to_end.conftest import TINY, summary
-from tests.end_to_end.test_bad_days import in_shards
-from tests.end_to_end.test_run import Train, equal, weights, when
+from tests.helpers.runs import TINY, Train, equal, in_shards, summary, weights, when
 from zoo import generate, lit, objectives, storage
 from zoo.data.yardsticks import stuck
 from zoo.divergence import Diverged
@@ -295,7 +293,7 @@ def test_what_loads_weights_that_are_not_finite_says_so(
 
 
 def test_logits_that_are_not_finite_are_a_sentence_whatever_the_temperature() -> None:
-    from tests.conftest import make, tokens
+    from tests.helpers.components import make, tokens
     from zoo import decoding
 
     model = make()

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.end_to_end.conftest import summary
-from tests.end_to_end.test_run import equal, losses, weights, when
+from tests.helpers.runs import equal, losses, summary, weights, when
 from zoo import lit, screen, storage
 from zoo.registry import ZooError
 

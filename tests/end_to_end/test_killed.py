@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.end_to_end.conftest import summary
-from tests.end_to_end.killing import trained
+from tests.helpers.killing import trained
+from tests.helpers.runs import summary
 from zoo import config, storage
 
 MODES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_run import Train, losses
+from tests.helpers.runs import Train, losses
 from zoo import config
 
 

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.end_to_end import probe
-from tests.end_to_end.conftest import summary
-from tests.end_to_end.test_run import Train, losses
+from tests.helpers import probe
+from tests.helpers.probe import PROBE
+from tests.helpers.runs import Train, losses, summary
 from zoo import storage
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
-PROBE = str(Path(__file__).parent / "probe.py")
 # More experts than tokens choose, an odd number of blocks to evaluate, and a gradient that is clipped.
 MODEL = [
     "ffn=moe",

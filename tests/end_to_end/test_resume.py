@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.end_to_end.conftest import summary
-from tests.end_to_end.test_run import Train, equal, losses, weights, when
+from tests.helpers.runs import Train, equal, losses, summary, weights, when
 from zoo import config, lit, storage
 from zoo import train as command_line
 from zoo.callbacks import Interrupted

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,41 +14,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from tests.end_to_end.conftest import summary
-from zoo import callbacks, config, console, hardware, lit, registry, storage
+from tests.helpers.runs import Hostile, Train, equal, losses, summary, weights, when
+from zoo import config, console, hardware, lit, registry, storage
 from zoo import train as train_command
 from zoo.data import cache
 from zoo.divergence import Diverged
 from zoo.registry import ZooError
-
-Train = Callable[..., dict[str, Any]]
-
-
-def weights(folder: Path | str, name: str = "last") -> dict[str, torch.Tensor]:
-    return torch.load(Path(folder) / "checkpoints" / f"{name}.ckpt", weights_only=True)[
-        "state_dict"
-    ]
-
-
-def losses(folder: Path | str) -> list[tuple[str, str, str]]:
-    with (Path(folder) / "metrics.csv").open(encoding="utf-8") as file:
-        return [(row["step"], row["train/loss"], row["val/loss"]) for row in csv.DictReader(file)]
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def when(step: int, act: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something in the middle of training, at the end of a step."""
-    before = callbacks.Watch.on_train_batch_end
-
-    def watch(self: Any, trainer: Any, *rest: Any) -> None:
-        before(self, trainer, *rest)
-        if trainer.global_step == step:
-            act(trainer)
-
-    monkeypatch.setattr(callbacks.Watch, "on_train_batch_end", watch)
 
 
 def test_rows_are_printed_as_they_come_without_a_terminal(
@@ -253,11 +221,6 @@ def test_a_checkpoint_of_another_shape_is_refused_by_name(train: Train) -> None:
     train("run")
     with pytest.raises(ZooError, match=r"embed.weight is \(257, 32\) there and \(257, 16\) here"):
         train("run", "arch.dim=16")
-
-
-class Hostile:
-    def __reduce__(self) -> Any:
-        return os.system, ("touch owned",)
 
 
 def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path: Path) -> None:

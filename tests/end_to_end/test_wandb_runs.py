@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import wandb_records
+from tests.helpers.wandb_files import wandb_records
 from zoo import dashboard, train
 
 LONG = f"data.path={'x' * 200}"

@@ -17,8 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from tests.end_to_end.conftest import TINY, summary
-from tests.end_to_end.test_run import equal, losses, weights, when
+from tests.helpers.runs import TINY, equal, losses, summary, weights, when
 from zoo import config, cost, lit, models, room, screen, vitals
 from zoo.data.yardsticks import stuck
 from zoo.divergence import Diverged

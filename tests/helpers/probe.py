@@ -17,6 +17,8 @@ import torch
 from zoo import callbacks, lit
 from zoo.train import main
 
+PROBE = str(Path(__file__))
+
 
 def whole(tensor: Any) -> torch.Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

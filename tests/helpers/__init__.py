@@ -1,0 +1,1 @@
+"""Helpers that several test modules share: models, runs, studies and commands to test with."""
