@@ -7,9 +7,12 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
+
+import zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,6 +51,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # paths named in a .pth file are searched, but their own .pth files (the editable install of this checkout) are not read
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"], encoding="utf-8")
     return python.parent
+
+
+def test_the_wheel_has_its_version_and_its_types(environment: Path) -> None:
+    (wheel,) = (environment.parents[1] / "dist").glob("*.whl")
+    assert wheel.name.split("-")[1] == zoo.__version__
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"zoo/py.typed", "ablations/py.typed"} <= set(names)
 
 
 def run(*line: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
