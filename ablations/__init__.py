@@ -2,7 +2,7 @@
 
 import sys
 
-from zoo import extras
+from zoo.utils import extras
 
 for _needed in ("scipy", "matplotlib"):
     if _told := extras.missing(_needed, "the harness"):

@@ -14,7 +14,7 @@ from typing import Any
 from ablations.study import Study, merged
 from zoo import config as configuration
 from zoo.config import Config
-from zoo.registry import ZooError, did_you_mean
+from zoo.errors import ZooError, did_you_mean
 
 Levels = dict[str, str]  # factor -> the name of its choice
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zoo.data import yardsticks
+from zoo.data import baselines
+from zoo.errors import ZooError
 from zoo.metrics import HUGE, Metric, number, unigram_nats
-from zoo.registry import ZooError
 
 SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
 ENDED = (*SETTLED, "failed")
@@ -60,7 +60,7 @@ def outcome(arm: str, seed: int, summary: Mapping[str, Any], metric: Metric) -> 
     stuck = (
         metric.unigram is not None
         and loss is not None
-        and yardsticks.stuck(loss, unigram_nats(summary))
+        and baselines.stuck(loss, unigram_nats(summary))
     )
     return Outcome(
         arm, seed, value, "diverged" if status == "finished" and value is None else status, stuck

@@ -19,16 +19,17 @@ from rich.text import Text
 
 from ablations import design
 from ablations.design import Arm
-from ablations.effects import power
-from ablations.match import match, put
+from ablations.matching import match, put
 from ablations.outcomes import SETTLED
 from ablations.stats import FEW_DOCUMENTS
+from ablations.stats.effects import power
 from ablations.study import HASHING, Study, merged
-from zoo import registry, storage, tables
+from zoo import registry
 from zoo.config import Config
+from zoo.config.overrides import typed
 from zoo.cost import BACKWARD_AND_FORWARD
-from zoo.registry import ZooError
-from zoo.words import typed
+from zoo.errors import ZooError
+from zoo.utils import files, tables
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
 SHORT = 100  # steps of a run that is tried out as soon by itself
@@ -103,7 +104,7 @@ class Plan:
             place = self.folder / job.folder
             if job.arm == arm:
                 yield (
-                    storage.read_json(place / "summary.json").get("status") in SETTLED
+                    files.read_json(place / "summary.json").get("status") in SETTLED
                     or (place / "checkpoints").exists()
                 )
 
@@ -228,7 +229,7 @@ def time_left(plan: Plan) -> tuple[int, float | None, str]:
         for arm, config, cost in zip(plan.arms, plan.configs, plan.costs, strict=True)
     }
     runs = [
-        (works[job.arm], storage.read_json(plan.folder / job.folder / "summary.json"))
+        (works[job.arm], files.read_json(plan.folder / job.folder / "summary.json"))
         for job in [*plan.trials(), *plan.jobs()]
     ]
     left = [work for work, run in runs if run.get("status") not in SETTLED]
@@ -392,7 +393,7 @@ def duration(seconds: float) -> str:
 def reseeded(study: Study, folder: Path) -> str | None:
     """Another folder that holds this study with other seeds or another margin, where there is one."""
     for place in sorted(folder.parent.glob(f"{design.safe(study.name)}_*/study.json")):
-        told = storage.read_json(place).get("study")
+        told = files.read_json(place).get("study")
         if (
             place.parent != folder
             and told

@@ -17,10 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations import report
-from zoo import advice, extras, tables, train, words
 from zoo import config as configuration
-from zoo.progress import doing
-from zoo.registry import ZooError, plainly
+from zoo import train
+from zoo.config import overrides as override_grammar
+from zoo.config import suggestions
+from zoo.errors import ZooError, cli_errors
+from zoo.utils import extras, tables
+from zoo.utils.progress import doing
 
 ASKS = ("plan_only=", "wandb_sweep=", "accept=")  # of a line's words, what is about this one start
 KEYS = ("study", "plan_only", "wandb_sweep", "accept", "arm", "seed")
@@ -52,7 +55,7 @@ python -m zoo.train --help      what a run can be told
 """
 
 
-@plainly()
+@cli_errors()
 def main() -> None:
     arguments = train.asked()
     if arguments.help:
@@ -65,14 +68,14 @@ def main() -> None:
         return
     from ablations import study as studies
 
-    only = _plan_only(words.given("plan_only", arguments.overrides))
+    only = _plan_only(override_grammar.given("plan_only", arguments.overrides))
     for word in arguments.overrides:
         if word.split("=", 1)[0] in (*KEYS, *studies.names()) and not word.startswith(
             ("plan_only=", "seed=")
         ):
             raise ZooError(f"{word} is about a study: give study=NAME or study=FILE.yaml beside it")
     sys.argv[1:] = [word for word in sys.argv[1:] if not word.startswith("plan_only=")]
-    folder = words.given("hydra.sweep.dir", arguments.overrides)
+    folder = override_grammar.given("hydra.sweep.dir", arguments.overrides)
     if folder is None:
         folder = f"runs/sweep_{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
         sys.argv.append(f"hydra.sweep.dir={folder}")
@@ -96,13 +99,14 @@ def main() -> None:
 def study(arguments: Namespace) -> int:
     """Plan, show, run; gives the exit code."""
     with doing("loading torch"):
-        from ablations import agents, execution, plan, results, sources, specification
+        from ablations import plan, results, scheduler, specification, wandb_sweep
         from ablations import study as studies
+        from ablations.results import sources
 
     if train.only_asks(arguments):
         raise ZooError("a study has many configurations: plan_only=true shows what differs in them")
     told, hydra, common = _sorted(arguments.overrides)
-    name, folder = told.pop("study"), words.given("hydra.sweep.dir", arguments.overrides)
+    name, folder = told.pop("study"), override_grammar.given("hydra.sweep.dir", arguments.overrides)
     sweep, arm, seed = told.pop("wandb_sweep", None), told.pop("arm", None), told.pop("seed", "")
     accepted = told.pop("accept", None)
     only = _plan_only(told.pop("plan_only", None))
@@ -116,7 +120,7 @@ def study(arguments: Namespace) -> int:
     with doing("planning: the models are made, without content, and matched"):
         planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
     flags = ["--config-dir", str(place)] if place else []
-    one = planned if arm is None else agents.only(planned, arm, seed)
+    one = planned if arm is None else wandb_sweep.only(planned, arm, seed)
     if one is planned:
         if hint := plan.reseeded(loaded, planned.folder):
             notes.append(hint)
@@ -124,7 +128,7 @@ def study(arguments: Namespace) -> int:
         plan.show(planned, console, notes)
     if sweep is not None:
         again = [word for word in arguments.overrides if not word.startswith(ASKS)]
-        agents.write(planned, [*again, *flags], Path(sweep))
+        wandb_sweep.write(planned, [*again, *flags], Path(sweep))
         console.print(
             Text(
                 f"wandb sweep {shlex.quote(sweep)} makes a sweep of it, whose agents run the study"
@@ -135,10 +139,10 @@ def study(arguments: Namespace) -> int:
     if not any(word.startswith("hydra/launcher=") for word in hydra):  # else other machines run it
         for config in planned.configs:
             train.refuse_impossible(config)
-    for note in execution.prepare(planned):
+    for note in scheduler.prepare(planned):
         console.print(Text(note, style="yellow"))
     try:
-        failed = execution.execute(one, hydra, flags)
+        failed = scheduler.execute(one, hydra, flags)
     except (SystemExit, KeyboardInterrupt) as stop:
         console.print(Text("\nstopped; the same line goes on with what is left"))
         return (
@@ -160,9 +164,9 @@ def study(arguments: Namespace) -> int:
         sources.accept(results.load(planned.folder), accepted)
     report.show(planned.folder)
     if planned.configs[0]["logger"]["name"] == "wandb":
-        from ablations import dashboard
+        from ablations.report import wandb_report
 
-        for line in dashboard.publish(planned):
+        for line in wandb_report.publish(planned):
             console.print(Text(line))
     return int(failed > 0)
 
@@ -175,7 +179,7 @@ def _plan_only(value: str | None) -> bool:
 
 def _show_sweep(arguments: Namespace) -> None:
     """Print the runs of a sweep, and what each would cost."""
-    from ablations.match import measured
+    from ablations.matching import measured
 
     jobs = list(configuration.jobs(arguments))
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -240,8 +244,8 @@ def _refuse_misspelt(key: str, word: str, keys: list[str]) -> None:
     groups = [*configuration.menu(), "seed", "resume", "changing"]
     if not key.isidentifier() or key in groups:
         return
-    options = [name for name in advice.options(configuration.compose()) if "." in name]
-    found = advice.nearest(key, [*keys, *groups, *options], advice.owners_of(key))
+    options = [name for name in suggestions.options(configuration.compose()) if "." in name]
+    found = suggestions.nearest(key, [*keys, *groups, *options], suggestions.owners_of(key))
     if meant := [name for name in found if name.strip("'") in keys]:
         raise ZooError(f"unknown word {key!r} in {word!r}: did you mean {' or '.join(meant)}?")
 

@@ -17,8 +17,8 @@ from ablations import study as studies
 from ablations.outcomes import ENDED
 from ablations.plan import Plan
 from ablations.study import Study
-from zoo import locks, storage
-from zoo.registry import ZooError
+from zoo.errors import ZooError
+from zoo.utils import files, locks
 
 MOST = 6  # values named in a sentence
 
@@ -47,7 +47,7 @@ def record(plan: Plan) -> list[str]:
                 [*looks, look] if ended["ended"] or not looks else [*looks[:-1], look]
             )  # else nobody has seen a result
         content["looks"] = looks
-        storage.write_json(plan.folder / "study.json", content)
+        files.write_json(plan.folder / "study.json", content)
     return (
         [f"look {len(looks)} at this folder: the report halves α for each"]
         if len(looks) > 1
@@ -68,7 +68,7 @@ def writing(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    content = storage.read_json(folder / "study.json")
+    content = files.read_json(folder / "study.json")
     if not content and (folder / "study.json").exists():
         raise ZooError(
             f"{folder / 'study.json'} is damaged, and has what was planned before the first run: bring it back, or"
@@ -138,9 +138,7 @@ def _ended(folder: Path, told: Mapping[str, Any]) -> dict[str, int]:
         for arm in told["arms"]
         for seed in told["study"]["seeds"]
     ]
-    ended = sum(
-        storage.read_json(place / "summary.json").get("status") in ENDED for place in places
-    )
+    ended = sum(files.read_json(place / "summary.json").get("status") in ENDED for place in places)
     return {"ended": ended, "runs": len(places)}
 
 

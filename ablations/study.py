@@ -19,9 +19,9 @@ import yaml
 
 from zoo import metrics
 from zoo.config import CONF, FREE
+from zoo.config.overrides import split, typed
+from zoo.errors import ZooError, did_you_mean
 from zoo.metrics import Metric
-from zoo.registry import ZooError, did_you_mean
-from zoo.words import split, typed
 
 DESIGNS = ("one_at_a_time", "leave_one_out", "ladder", "factorial", "fractional", "arms")
 BUDGETS = ("params", "active", "flops", "tokens", "seconds", "none")

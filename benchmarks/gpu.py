@@ -3,7 +3,7 @@
     python -m benchmarks.gpu --batch 16
 
 The candidates share the GPU and take turns; a ratio to the floor is taken within each repeat. MFU (Chowdhery 2022) is of the
-peak in zoo/hardware.py; the ceiling is what one large product reaches of it in the same run. Before anything is timed, the
+peak in zoo/cost/gpus.py; the ceiling is what one large product reaches of it in the same run. Before anything is timed, the
 zoo's first losses must be the floor's.
 """
 
@@ -24,7 +24,8 @@ from torch import Tensor
 
 from benchmarks import floor, peers
 from benchmarks.suites import GPT, LR, Shape, Step, training
-from zoo import cost, hardware, optim
+from zoo import cost, optim
+from zoo.cost import gpus
 from zoo.registry import build
 
 GPT2 = Shape(layers=12, dim=768, heads=12, length=1024, vocab=50_304, batch=16)
@@ -131,7 +132,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("there is no GPU here")
     name = torch.cuda.get_device_name()
-    known = hardware.found(name)
+    known = gpus.found(name)
     told = measured(
         replace(GPT2, batch=asked.batch), torch.device("cuda"), compiled=not asked.eager
     ) | {"device": name}

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from zoo import config, models, optim, storage
+from zoo import config, models, optim
 from zoo.registry import build
+from zoo.utils import files
 
 ENDLESS = 10**9  # steps
 RUNS = 4  # of a sweep
@@ -62,8 +63,10 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
     from lightning import Callback
 
     from benchmarks.suites import Loop
-    from zoo import lit, run
-    from zoo.callbacks import Last, Streams, Watch
+    from zoo.training import module as lightning_module
+    from zoo.training import runner
+    from zoo.training.callbacks import SeedEverything, Watch
+    from zoo.training.signals import SignalCheckpoint
 
     composed, model = _made(family, shape)
     batch = family.batch(shape)
@@ -80,13 +83,13 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
 
         os.environ["FORCE_COLOR"] = "1"  # so that the bar is drawn
         _silent()
-        run.sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
-        module = lit.learner(composed, model, build("tokenizer", "byte"))
+        runner.sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
+        module = lightning_module.lm_module(composed, model, build("tokenizer", "byte"))
         with tempfile.TemporaryDirectory() as folder:
             watch = Watch(composed["trainer"]["log_every"], ENDLESS)
-            last = Last(Path(folder, "last.ckpt"), ENDLESS)
-            trainer = run._trainer(
-                composed, Path(folder), {}, [watch, Streams(0), Paced()], last, 0
+            last = SignalCheckpoint(Path(folder, "last.ckpt"), ENDLESS)
+            trainer = runner._trainer(
+                composed, Path(folder), {}, [watch, SeedEverything(0), Paced()], last, 0
             )
             trainer.fit(module, torch.utils.data.DataLoader(Endless(), batch_size=None))
 
@@ -95,7 +98,8 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
 
 def sweep(family: Any, measure: str, shape: Any, *, hydra: bool) -> Callable[[], torch.Tensor]:
     """Runs that differ in their seed: by the command's multirun, or by calling what it calls, in one process as well."""
-    from zoo import run, train
+    from zoo import train
+    from zoo.training import runner
 
     text = Path(__file__).with_name("README.md")
     words = [
@@ -128,10 +132,8 @@ def sweep(family: Any, measure: str, shape: Any, *, hydra: bool) -> Callable[[],
                 for seed in range(RUNS):
                     place = Path(folder, str(seed))
                     place.mkdir()
-                    run.run(config.compose([*words, f"seed={seed}"]), place, words)
-            done = [
-                storage.read_json(path)["status"] for path in Path(folder).glob("*/summary.json")
-            ]
+                    runner.run(config.compose([*words, f"seed={seed}"]), place, words)
+            done = [files.read_json(path)["status"] for path in Path(folder).glob("*/summary.json")]
         if done != ["finished"] * RUNS:
             raise RuntimeError(f"the runs ended as {done}")
         return torch.zeros(1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import zoo
 from benchmarks import floor, harness, peers
-from zoo import decoding, optim
+from zoo import generation, optim
 from zoo.objectives import IGNORE
 from zoo.registry import build
 
@@ -162,7 +162,7 @@ def zoo_step(family: Family, measure: str, shape: Shape) -> Step:
     model, batch = family.model(shape), family.batch(shape)
     if measure == DECODING:
         prompt, new = prompt_of(shape)
-        return lambda: decoding.generate(model, prompt, new, temperature=0)
+        return lambda: generation.generate(model, prompt, new, temperature=0)
     if measure == FORWARD:
         given = {
             name: batch[name]

@@ -99,9 +99,9 @@ def _prepare(suite: str, name: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if name.startswith("zoo") or suite == "lightning":
-        from zoo import memory
+        from zoo.utils import allocator
 
-        memory.keep_freed()
+        allocator.keep_freed()
 
 
 def resident(field: str) -> int:

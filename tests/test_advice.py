@@ -10,10 +10,11 @@ import pytest
 
 from ablations import run
 from tests.helpers.components import BASE, Choice, chosen, make
-from zoo import advice, config, models, registry, settings
-from zoo.registry import ZooError
+from zoo import config, models, registry
+from zoo.config import schema, suggestions
+from zoo.errors import ZooError
 
-NODES = {**settings.NODES, "logger": settings.Logger}
+NODES = {**schema.NODES, "logger": schema.Logger}
 SETTINGS = [(node, option.name) for node, made in NODES.items() for option in fields(made)]
 OPTIONS = [
     (group, option)
@@ -26,9 +27,9 @@ OPTIONS = [
 
 def test_every_option_is_known_by_its_bare_name() -> None:
     """Whether it is of a chosen component, of another, or a setting."""
-    known = list(advice.options(config.compose()))
+    known = list(suggestions.options(config.compose()))
     for place, option in {*OPTIONS, *SETTINGS} - {("logger", "name")}:
-        found = advice.nearest(option, [*config.menu(), *known], advice.owners_of(option))
+        found = suggestions.nearest(option, [*config.menu(), *known], suggestions.owners_of(option))
         direct = [
             name for name in known if name.rpartition(".")[2] == option
         ] or option in config.menu()
@@ -42,14 +43,16 @@ def test_every_option_is_known_by_its_bare_name() -> None:
     ids=["shorter", "headless", "doubled"],
 )
 def test_every_option_is_met_when_it_is_misspelt(spoilt) -> None:  # type: ignore[no-untyped-def]
-    known = [name for name in advice.options(config.compose()) if len(name.rpartition(".")[2]) > 4]
+    known = [
+        name for name in suggestions.options(config.compose()) if len(name.rpartition(".")[2]) > 4
+    ]
     for name in known:
         wrong = spoilt(name.rpartition(".")[2])
         if not any(
             wrong == other.rpartition(".")[2] or wrong in other.rpartition(".")[2].split("_")
             for other in known
         ):
-            assert repr(name) in advice.nearest(wrong, [*config.menu(), *known]), wrong
+            assert repr(name) in suggestions.nearest(wrong, [*config.menu(), *known]), wrong
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_every_default_may_be_typed() -> None:
     usual = config.compose()
     words = [f"{group}={name or 'null'}" for group, name in config.defaults().items()]
     assert config.compose(words) == usual
-    values = dict.fromkeys(advice.options(usual), usual)
+    values = dict.fromkeys(suggestions.options(usual), usual)
     for name in values:
         for part in name.split("."):
             values[name] = values[name][part]
@@ -98,7 +101,7 @@ def test_every_default_may_be_typed() -> None:
 def test_advice_that_a_run_follows_already_is_left_out(
     chosen_: dict[str, object], left: str
 ) -> None:
-    assert advice.ways(chosen_, "a lower optim.lr", "residual=pre", "trainer.clip=1.0") == left
+    assert suggestions.ways(chosen_, "a lower optim.lr", "residual=pre", "trainer.clip=1.0") == left
 
 
 @pytest.mark.parametrize(

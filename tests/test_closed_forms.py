@@ -25,7 +25,7 @@ from tests.helpers.components import (
 from zoo import registry
 from zoo.components.pos import RoPE
 from zoo.context import Context
-from zoo.stack import Stack
+from zoo.models.stack import Stack
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

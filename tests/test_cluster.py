@@ -11,9 +11,11 @@ import lightning.fabric.utilities.throughput as judge
 import pytest
 import torch
 
-from zoo import cluster, config, cost, hardware
-from zoo.cluster import Figures, Plan
-from zoo.registry import ZooError
+from zoo import config, cost
+from zoo.cost import __main__ as command
+from zoo.cost import cluster, gpus
+from zoo.cost.cluster import Figures, Plan
+from zoo.errors import ZooError
 
 GPT = [
     "model=gpt3",
@@ -196,7 +198,7 @@ def test_what_fitted_fits_and_what_did_not_does_not(
 def test_memory_lies_where_it_was_measured() -> None:
     """torchtitan 2025, table 1: Llama 3.1 8B on 8 H100, 2 sequences, every other layer's activations recomputed: 82.4 GiB.
 
-    There all logits are kept in float32, with their gradient, of which zoo.loss has a part at a time.
+    There all logits are kept in float32, with their gradient, of which zoo.objectives.loss has a part at a time.
     """
     logits = 2 * (2 * 8192 * 128_256 * 4)
     needed = [
@@ -245,7 +247,7 @@ def test_memory_by_hand(plan: Plan, expected: tuple[float, ...]) -> None:
 
 def test_traffic_by_hand() -> None:
     """Rings: an all-reduce passes twice what a gather or a scatter does, each all but the rank's own share."""
-    near, far = hardware.named("h100").link * 0.8, hardware.named("h100").network * 8 * 0.8
+    near, far = gpus.named("h100").link * 0.8, gpus.named("h100").network * 8 * 0.8
     ddp, fsdp, tensor = (
         cluster.step(FIGURES, plan)
         for plan in (
@@ -336,7 +338,7 @@ def test_the_command_line(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["zoo.cost", *words])
     try:
-        cost.main()
+        command.main()
         ended = ""
     except SystemExit as ending:
         ended = str(ending.code)
@@ -370,15 +372,15 @@ def test_peaks_are_those_that_lightning_knows() -> None:
     }
     for name, known in theirs.items():
         peaks = judge._CUDA_FLOPS[known]
-        assert hardware.named(name).half == pytest.approx(
+        assert gpus.named(name).half == pytest.approx(
             peaks.get(torch.bfloat16, peaks[torch.float16])
         )
-        assert hardware.named(name).peak("32-true") == pytest.approx(peaks[torch.float32])
+        assert gpus.named(name).peak("32-true") == pytest.approx(peaks[torch.float32])
 
 
 def test_a_gpu_is_known_by_the_name_that_torch_tells() -> None:
-    found = hardware.found("NVIDIA A100-SXM4-80GB")
-    assert found is hardware.named("a100_80")
-    assert hardware.found("NVIDIA GeForce RTX 4090 Laptop GPU") is None
-    names = [called for device in hardware.KNOWN.values() for called in device.called]
-    assert len(names) == len(set(names)) >= len(hardware.KNOWN)
+    found = gpus.found("NVIDIA A100-SXM4-80GB")
+    assert found is gpus.named("a100_80")
+    assert gpus.found("NVIDIA GeForce RTX 4090 Laptop GPU") is None
+    names = [called for device in gpus.KNOWN.values() for called in device.called]
+    assert len(names) == len(set(names)) >= len(gpus.KNOWN)

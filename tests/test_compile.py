@@ -9,8 +9,7 @@ import torch
 from torch._dynamo import explain
 
 from tests.helpers.components import Case, cases, made, tokens
-from zoo import loss
-from zoo.objectives import IGNORE
+from zoo.objectives import IGNORE, loss
 
 KNOWN = {  # where a graph ends, and why
     # it would take a recurrence apart, a step for each token

@@ -30,9 +30,10 @@ from tests.helpers.components import (
     shaken,
     tokens,
 )
-from zoo import attention, cost, registry
+from zoo import cost, registry
 from zoo.context import Context
 from zoo.models import Decoder
+from zoo.nn import attention
 
 FAR = 100_000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from tests.helpers.components import chosen, smallest
 from zoo import config, models, registry
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 
 @pytest.mark.parametrize(
@@ -281,10 +282,11 @@ def test_a_run_from_before_an_option_was_there_had_its_default() -> None:
     ],
 )
 def test_the_short_way_composes_what_hydra_does(words: list[str]) -> None:
+    composing = sys.modules["zoo.config.compose"]
     with config.composing():
         given = [word for word in words if "." in word and not word.startswith("+")]
-        ours = config._structure([word for word in words if word not in given])
-        config.ConfigLoaderImpl._apply_overrides_to_config(config._parsed(given), ours)
+        ours = composing._structure([word for word in words if word not in given])
+        composing.ConfigLoaderImpl._apply_overrides_to_config(composing._parsed(given), ours)
         assert ours == hydra.compose("config", words)
 
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from tests.helpers.components import BASE, make
 from zoo import contracts, registry
-from zoo.registry import ZooError, register
+from zoo.errors import ZooError
+from zoo.registry import register
 
 ASKED = [(group, asked) for group, (_, *each) in contracts.CONTRACTS.items() for asked in each]
 

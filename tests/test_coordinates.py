@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from zoo import config, coordinates
-from zoo.registry import ZooError
+from zoo import config
+from zoo import coordinates as program
+from zoo.errors import ZooError
+from zoo.optim import coordinates
 
 WORDS = [
     "arch.layers=2",
@@ -92,7 +94,7 @@ def test_the_command_prints_and_draws(
         str(tmp_path / "out.svg"),
     ]
     monkeypatch.setattr(sys, "argv", command)
-    coordinates.main()
+    program.main()
     told = capsys.readouterr().out
     assert all(
         word in told

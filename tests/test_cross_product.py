@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.helpers.checks import LEFT, LENGTH, RIGHT, check_cache, check_documents, check_padding
 from tests.helpers.components import ARCH, Choice, chosen, close, honours, make, shaken, tokens
 from zoo import registry
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 GROUPS = ("norm", "residual", "block", "pos", "attn", "ffn")  # and the embeddings in turn
 FAMILIES = ("decoder", "encoder", "encoder_decoder")

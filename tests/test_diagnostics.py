@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from zoo import config, objectives, registry
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 TASKS = ["induction", "copy"]
 LENGTH = 32

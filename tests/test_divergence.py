@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.helpers.components import each, loss_of, make
-from zoo import optim, registry, storage
+from zoo import optim, registry
+from zoo.checkpoints import weights as checkpoint_weights
 
 
 @each("optim")
@@ -28,14 +29,16 @@ def test_a_number_that_is_not_finite_is_found_wherever_training_keeps_it(
         for tensor in tensors
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
     ]
-    assert storage.not_finite(storage.learned(checkpoint, model)) is None
+    assert checkpoint_weights.not_finite(checkpoint_weights.learned(checkpoint, model)) is None
     for number, tensor in enumerate(learned):
         last = tensor.view(-1)[-1:]
         before = last.clone()
         last.fill_((math.nan, math.inf, -math.inf)[number % 3])
-        assert storage.not_finite(storage.learned(checkpoint, model)) is not None
+        assert (
+            checkpoint_weights.not_finite(checkpoint_weights.learned(checkpoint, model)) is not None
+        )
         last.copy_(before)
-    assert storage.not_finite(storage.learned(checkpoint, model)) is None
+    assert checkpoint_weights.not_finite(checkpoint_weights.learned(checkpoint, model)) is None
 
 
 def trained(optimizer: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -54,13 +57,15 @@ def test_a_weight_whose_square_float32_cannot_hold_is_not_kept(weight: float, ke
     assert math.isfinite(torch.tensor(weight).square().item()) is kept
     checkpoint, model = trained({"name": "adamw"})
     checkpoint["optimizer_states"][0]["state"][0]["exp_avg_sq"][0, 0] = 2.0**100
-    assert storage.not_finite(storage.learned(checkpoint, model)) is None
+    assert checkpoint_weights.not_finite(checkpoint_weights.learned(checkpoint, model)) is None
     checkpoint["state_dict"]["model.embed.weight"][0, 0] = weight
-    assert (storage.not_finite(storage.learned(checkpoint, model)) is None) is kept
+    assert (
+        checkpoint_weights.not_finite(checkpoint_weights.learned(checkpoint, model)) is None
+    ) is kept
 
 
 def test_a_constant_that_is_infinite_is_no_reason() -> None:
     checkpoint, model = trained({"name": "adamw"})
     checkpoint["state_dict"]["model.stack.mask"] = torch.tensor([-math.inf])
     model.stack.register_buffer("mask", torch.tensor([-math.inf]))
-    assert storage.not_finite(storage.learned(checkpoint, model)) is None
+    assert checkpoint_weights.not_finite(checkpoint_weights.learned(checkpoint, model)) is None

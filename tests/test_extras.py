@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo import config, coordinates, extras, hf
-from zoo.registry import ZooError
+from zoo import config, hf
+from zoo.errors import ZooError
+from zoo.utils import extras, plots
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -87,7 +88,7 @@ NEEDS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "a picture": (
         "matplotlib",
         "report",
-        lambda folder: coordinates.canvas(folder / "x.svg", 2, 2),
+        lambda folder: plots.canvas(folder / "x.svg", 2, 2),
     ),
     "joblib": (
         "hydra_plugins.hydra_joblib_launcher",

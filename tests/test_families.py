@@ -26,10 +26,10 @@ from tests.helpers.components import (
     tokens,
 )
 from zoo import models, registry
-from zoo.attention import in_heads
 from zoo.components.residual import DeepNorm
 from zoo.context import Cache, Context
-from zoo.registry import ZooError
+from zoo.errors import ZooError
+from zoo.nn.attention import in_heads
 
 LENGTH = 12
 LEFT = torch.tensor([[True] * LENGTH, [False] * 5 + [True] * 7])

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.helpers.components import close, loss_of, made, tokens
-from zoo import attention, decoding
+from zoo import generation
 from zoo.components import norm
+from zoo.nn import attention
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +68,9 @@ def test_turned_weights_write_the_same_and_are_as_before_after_it(
     model, seen = made(("ffn", {"name": "swiglu"})), list[bool]()
     model.stack.register_forward_hook(lambda *_: seen.append(model.embed.weight.is_contiguous()))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    monkeypatch.setattr(decoding, "MANY", 6)
-    plain = decoding.generate(model, tokens(), 5, temperature=0)
-    turned = decoding.generate(model, tokens(), 6, temperature=0)
+    monkeypatch.setattr(generation, "MANY", 6)
+    plain = generation.generate(model, tokens(), 5, temperature=0)
+    turned = generation.generate(model, tokens(), 6, temperature=0)
     assert seen == [True] * 5 + [False] * 6
     assert torch.equal(turned[:, :5], plain)
     assert all(
@@ -78,6 +79,6 @@ def test_turned_weights_write_the_same_and_are_as_before_after_it(
     )
     loss_of(model).backward()
     assert all(weight.grad is not None for weight in model.parameters())
-    with pytest.raises(RuntimeError, match="stopped"), decoding.turned(model):
+    with pytest.raises(RuntimeError, match="stopped"), generation.turned(model):
         raise RuntimeError("stopped")
     assert model.embed.weight.is_contiguous()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import zoo
 from zoo import hf
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -349,10 +349,11 @@ def test_another_class_and_a_wrong_place_are_refused_by_name(tmp_path: Any) -> N
 def test_a_trained_run_is_exported_with_its_tokenizer(
     tokenizer: str, tmp_path: Any, capsys: Any, monkeypatch: Any
 ) -> None:
-    from zoo import lit, storage
-    from zoo.data import tokenizer as tokenizers
+    from zoo.checkpoints import weights
+    from zoo.data import tokenizers
     from zoo.hf.__main__ import main
     from zoo.registry import build
+    from zoo.training import module
 
     words = build(
         "tokenizer", {"name": tokenizer, **({"vocab": 300} if tokenizer == "bpe" else {})}
@@ -369,7 +370,7 @@ def test_a_trained_run_is_exported_with_its_tokenizer(
     checkpoint = {
         "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
     }
-    lit.GPT.on_save_checkpoint(lit.GPT(ours.config, ours, words), checkpoint)
+    module.GPT.on_save_checkpoint(module.GPT(ours.config, ours, words), checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")
     monkeypatch.setattr(
         "sys.argv", ["zoo.hf", f"ckpt={tmp_path / 'last.ckpt'}", f"out={tmp_path / 'out'}"]
@@ -387,7 +388,7 @@ def test_a_trained_run_is_exported_with_its_tokenizer(
     assert (read.eos_token_id, theirs.config.eos_token_id) == (words.eot, words.eot)
     with torch.no_grad():
         torch.testing.assert_close(theirs(expected).logits, ours(expected), rtol=1e-5, atol=1e-5)
-    assert storage.load_model(tmp_path / "last.ckpt")[1].dumps() == words.dumps()
+    assert weights.load_model(tmp_path / "last.ckpt")[1].dumps() == words.dumps()
     assert not list(tmp_path.glob("out/*.bin"))
     assert tokenizers.loads(words.dumps()).eot == words.eot
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from zoo import hf
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

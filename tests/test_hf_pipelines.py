@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from zoo import config, decoding, lit, models
+from zoo import config, generation, models
 from zoo.hf.__main__ import main
 from zoo.registry import build
+from zoo.training import module
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -46,7 +47,7 @@ NEW = 10
 
 def exported(
     folder: Path, model: str, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> lit.Learner:
+) -> module.LMModule:
     """A run of this model as its end leaves it, with weights that tell apart what they are given, exported by the command."""
     made = config.compose([f"model={model}", "size=tiny", "arch.dim=32", "arch.length=64", *words])
     tokenizer = build("tokenizer", made["tokenizer"])
@@ -58,7 +59,7 @@ def exported(
                 0.2 * torch.randn(parameter.shape, generator=draw)
                 + (parameter.ndim == 1) * parameter
             )
-    learner = lit.learner(made, ours, tokenizer)
+    learner = module.lm_module(made, ours, tokenizer)
     checkpoint = {
         "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
     }
@@ -107,7 +108,7 @@ def test_fill_mask_fills_in_what_the_zoo_does(
     ):
         asked = ours.objective.ask([ours.tokenizer.encode(part) for part in prompt.split("[MASK]")])
         at = torch.from_numpy(np.flatnonzero(asked == ours.objective.mask))
-        expected = decoding.at_places(ours.model, torch.from_numpy(asked)[None], at, vocab)[0]
+        expected = generation.at_places(ours.model, torch.from_numpy(asked)[None], at, vocab)[0]
         for answer in (pipeline(prompt, top_k=vocab), batched):
             found = {one["token"]: one["score"] for one in answer if one["token"] < vocab}
             scores = torch.tensor(list(found.values()))
@@ -144,7 +145,7 @@ def test_an_encoder_decoder_writes_what_the_zoo_does(
     )
     for prompt, row in zip(PROMPTS, written, strict=True):
         source, begin, _ = ours.objective.ask([ours.tokenizer.encode(prompt)])
-        expected = decoding.generate(
+        expected = generation.generate(
             ours.model,
             torch.tensor([begin[:1]]),
             NEW,

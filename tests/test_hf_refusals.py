@@ -12,8 +12,8 @@ import pytest
 import zoo
 from tests.helpers.components import Choice, choices
 from zoo import config, hf, models, registry
+from zoo.errors import ZooError
 from zoo.hf.tables import FAMILIES
-from zoo.registry import ZooError
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -22,11 +22,12 @@ from tests.helpers.components import (
     said,
     tokens,
 )
-from zoo import config, models, optim, registry, train
-from zoo.attention import MultiHead
-from zoo.init import initialise
+from zoo import config, errors, models, optim, registry, train
+from zoo.errors import ZooError
 from zoo.models import Decoder
-from zoo.registry import ZooError, register
+from zoo.models.init import initialise
+from zoo.nn.attention import MultiHead
+from zoo.registry import register
 
 WIDE = {"dim": 64, "layers": 2, "vocab": 100, "length": 50}
 
@@ -197,7 +198,7 @@ def test_a_buffer_holds_what_its_module_put_there() -> None:
     register("norm", "table")(Table)
     try:
         model = fresh(norm="table")
-    except registry.ZooError:
+    except errors.ZooError:
         return
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, torch.arange(16) + 1.0), name

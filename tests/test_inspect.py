@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from zoo import inspect, registry
-from zoo.registry import ZooError
+from zoo import inspect as command
+from zoo import registry
+from zoo.cost import complexity as inspect
+from zoo.errors import ZooError
 
 SMALL = ["arch.dim=16", "arch.heads=2"]
 
 
 def told(monkeypatch: pytest.MonkeyPatch, capsys: Any, *words: str) -> str:
     monkeypatch.setattr(sys, "argv", ["inspect", "complexity", *SMALL, *words])
-    inspect.main()
+    command.main()
     return str(capsys.readouterr().out)
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo import config, lit
+from zoo import config
+from zoo.training import module as lightning_module
 
 
 class Level(nn.Module):
@@ -65,7 +66,7 @@ def gradients(
     """The gradient at each optimiser step of one epoch over micro-batches of these losses a token."""
     seen: list[float] = []
     made = config.compose(["loader.batch_size=4", "loader.length=8", "optim.weight_decay=0"])
-    module = lit.Learner(made, Level(), Tokens())
+    module = lightning_module.LMModule(made, Level(), Tokens())
     module.objective = objective()
     before = module.on_before_optimizer_step
 
@@ -122,7 +123,7 @@ class OtherRank:
 
 
 def test_routers_are_rebalanced_by_the_loads_of_all_ranks() -> None:
-    module: Any = lit.Learner(config.compose(["loader.length=8"]), Level(), Tokens())
+    module: Any = lightning_module.LMModule(config.compose(["loader.length=8"]), Level(), Tokens())
     module.trainer = SimpleNamespace(strategy=OtherRank(10.0, 20.0, 30.0, 40.0, 50.0))
     first, second = Router(), Router()
     module.loads = {first: torch.tensor([1.0, 2.0]), second: torch.tensor([3.0, 4.0, 5.0])}
@@ -135,7 +136,7 @@ def test_routers_are_rebalanced_by_the_loads_of_all_ranks() -> None:
 def test_an_evaluation_weighs_every_label_alike() -> None:
     """Over batches of unequal size: nats and hits per label, bits per byte of their text; a place without one is none."""
     made = config.compose(["loader.batch_size=4", "loader.length=8"])
-    module = lit.Learner(made, Level(), Tokens())
+    module = lightning_module.LMModule(made, Level(), Tokens())
     module.objective = Given()
     batches: list[Any] = [
         {

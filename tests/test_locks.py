@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from zoo import config, locks
+from zoo import config
+from zoo.utils import locks
 
 
 def read(reads: Any) -> None:

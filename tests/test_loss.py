@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.helpers.components import close
-from zoo import loss
-from zoo.objectives import IGNORE
+from zoo.objectives import IGNORE, loss
 from zoo.registry import build, entries
 
 DIM, VOCAB, PLACES = 6, 11, 10

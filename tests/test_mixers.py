@@ -24,8 +24,8 @@ from tests.helpers.components import (
 )
 from zoo import config, cost, registry
 from zoo.context import Cache, Context
-from zoo.mixer import HONOURED, Mixer
-from zoo.registry import ZooError
+from zoo.errors import ZooError
+from zoo.nn.mixer import HONOURED, Mixer
 from zoo.train import refuse_meaningless
 
 LENGTH = 12

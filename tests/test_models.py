@@ -38,10 +38,10 @@ from tests.helpers.components import (
     tokens,
     words_of,
 )
-from zoo import config, decoding, models, registry
+from zoo import config, generation, models, registry
 from zoo.components.pos import Position
 from zoo.context import Cache
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 UNEVEN: list[Any] = [
     {"attn": {"window": 2}},
@@ -228,15 +228,15 @@ def test_generation_says_what_can_be_asked_for(
 ) -> None:
     model = make(pos="learned", arch={"length": 12})
     with pytest.raises(ZooError, match=said):
-        decoding.generate(model, tokens(1, prompt), **asked)
+        generation.generate(model, tokens(1, prompt), **asked)
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-300])
 def test_a_tiny_temperature_is_none(temperature: float) -> None:
     model = make()
-    coldest = decoding.generate(model, tokens(2, 4), 6, temperature=0)
+    coldest = generation.generate(model, tokens(2, 4), 6, temperature=0)
     assert torch.equal(
-        decoding.generate(model, tokens(2, 4), 6, temperature=temperature, top_k=3), coldest
+        generation.generate(model, tokens(2, 4), 6, temperature=temperature, top_k=3), coldest
     )
 
 

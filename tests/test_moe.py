@@ -15,7 +15,7 @@ from tests.helpers.components import Choice, close, made, make, said, tokens
 from zoo import registry
 from zoo.components.moe import MixtureOfExperts
 from zoo.context import Cache, Context, Trace
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 DIM = 16
 V3 = {

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.helpers.components import ARCH, Choice, close, gradients, loss_of, made, shaken, tokens
-from zoo import config, cost, lit, models, registry
+from zoo import config, cost, models, registry
 from zoo.components.moe import MixtureOfExperts
 from zoo.context import Trace
+from zoo.training import module as lightning_module
 
 
 def test_recomputing_writes_the_trace_once_and_frees_it() -> None:
@@ -90,7 +91,7 @@ def batch(rows: slice, seed: int) -> dict[str, Tensor]:
 
 def trained(
     accumulate: int, checkpointing: bool = False, lr: float = 1e-2, **options: Any
-) -> lit.Learner:
+) -> lightning_module.LMModule:
     """After three steps on the same rows, in one or several micro-batches."""
     words = [f"arch.{name}={ARCH[name]}" for name in ("dim", "layers", "heads", "length", "vocab")]
     words += [
@@ -100,7 +101,7 @@ def trained(
         "optim.eps=0.1",
     ]  # else Adam makes noise as large as the rest
     made = config.compose([*words, *(f"ffn.{name}={value}" for name, value in options.items())])
-    module = lit.Learner(made, shaken(models.build(made)), Tokens())
+    module = lightning_module.LMModule(made, shaken(models.build(made)), Tokens())
     module.model.stack.checkpointing = checkpointing
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -119,7 +120,7 @@ def trained(
     return module
 
 
-def state(module: lit.Learner) -> dict[str, Tensor]:
+def state(module: lightning_module.LMModule) -> dict[str, Tensor]:
     return module.model.state_dict()
 
 

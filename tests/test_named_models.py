@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import zoo
-from zoo import catalogue, config, cost, hf, models
-from zoo.registry import ZooError
+from zoo import config, cost, hf, models
+from zoo.config import model_usage
+from zoo.errors import ZooError
 
 NAMES = config.menu()["model"]
 # Vaswani 2017 and its successors, as transformers counts them from their published configurations
@@ -96,7 +97,7 @@ def test_its_file_says_what_it_is_and_how_large(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_catalogue_knows_its_parts(name: str) -> None:
     """Read from the files, as composing would have it."""
-    users, composed = catalogue.users(), config.compose([f"model={name}"])
+    users, composed = model_usage.users(), config.compose([f"model={name}"])
     for group, choice in config.choices(composed).items():
         assert name in users[group, choice] or group in ("data", "tokenizer"), (group, choice)
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.helpers.components import BASE, close
-from zoo import config, cost, decoding, lit, models, objectives, registry
+from zoo import config, cost, generation, models, objectives, registry
 from zoo.context import Trace
 from zoo.data.cache import Tokens
-from zoo.data.loading import Blocks
-from zoo.data.tokenizer import Byte
+from zoo.data.dataset import Blocks
+from zoo.data.tokenizers import Byte
+from zoo.errors import ZooError
 from zoo.objectives import IGNORE
-from zoo.registry import ZooError
+from zoo.training import module
 
 VOCAB, EOT = Byte.vocab, Byte.eot
 each_objective = pytest.mark.parametrize("name", list(registry.entries("objective")))
@@ -281,7 +282,9 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
     assert model.given["trace"] is trace
     made(model, batch)
     assert "trace" not in model.given
-    assert lit.FAMILIES[made.serves] is type(lit.learner(composed, models.build(composed), Byte()))
+    assert module.FAMILIES[made.serves] is type(
+        module.lm_module(composed, models.build(composed), Byte())
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,13 +391,13 @@ def test_an_encoder_decoder_generates_with_its_cache_as_without() -> None:
     source = torch.randint(257, (2, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(9) < torch.tensor([[9], [5]])
     start = torch.full((2, 1), 257)
-    written = decoding.generate(model, start, 8, temperature=0, source=source, padding_mask=mask)
+    written = generation.generate(model, start, 8, temperature=0, source=source, padding_mask=mask)
     tokens = start
     for _ in range(8):
         tokens = torch.cat([tokens, model(source, tokens, mask)[:, -1:].argmax(-1)], 1)
     assert written.tolist() == tokens[:, 1:].tolist()
     assert (
-        decoding.generate(model, start[:1], 8, temperature=0, source=source[1:, :5])[0].tolist()
+        generation.generate(model, start[:1], 8, temperature=0, source=source[1:, :5])[0].tolist()
         == written[1].tolist()
     )
     assert len(set(map(tuple, written.tolist()))) == 2, "the source has an effect"

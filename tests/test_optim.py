@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.helpers.components import Choice, each, make, tokens
 from zoo import config, cost, optim, registry
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 F64 = torch.float64
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from zoo import progress, registry
+from zoo import errors
+from zoo.utils import progress
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -110,5 +111,5 @@ def test_no_command_that_is_printed_is_put_together_by_hand() -> None:
 
 @pytest.mark.parametrize("path", ["my runs/a b", "it's", "$HOME", "a;b", "*", 'say "x"', "Bücher"])
 def test_a_command_means_to_a_shell_what_it_says(path: str) -> None:
-    line = registry.command("zoo.generate", f"ckpt={path}", 'prompt="def "')
+    line = errors.command("zoo.generate", f"ckpt={path}", 'prompt="def "')
     assert shlex.split(line) == ["python", "-m", "zoo.generate", f"ckpt={path}", 'prompt="def "']

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import zoo
-from zoo import config, hf, lit
+from zoo import config, hf
 from zoo.registry import build
+from zoo.training import module
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -65,12 +66,12 @@ def test_smollm2_reads_and_writes_as_in_transformers() -> None:
     for text in TEXTS:
         tokens = words(text, return_tensors="pt")["input_ids"]
         assert relative(ours(tokens), theirs(tokens).logits) < 1e-5
-    from zoo import decoding
+    from zoo import generation
 
     plain = {"do_sample": False, "attention_mask": torch.ones_like(tokens), "pad_token_id": 0}
     theirs.generation_config.eos_token_id = None
     written = theirs.generate(tokens, max_new_tokens=20, **plain)[:, tokens.shape[1] :]
-    assert torch.equal(decoding.generate(ours, tokens, 20, temperature=0), written)
+    assert torch.equal(generation.generate(ours, tokens, 20, temperature=0), written)
 
 
 @torch.no_grad()
@@ -84,7 +85,7 @@ def test_the_evaluation_harness_gives_the_zoos_log_likelihoods(tmp_path: Path) -
     checkpoint = {
         "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
     }
-    lit.GPT(
+    module.GPT(
         config.compose(["model=gpt2", "size=tiny", "arch.layers=2"]), ours, words
     ).on_save_checkpoint(checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")

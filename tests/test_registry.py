@@ -14,12 +14,14 @@ from typing import Any, Literal
 import pytest
 
 from tests.helpers.components import chosen
-from zoo import config, registry, scan
-from zoo.registry import Component, Entry, ZooError, register
+from zoo import config, registry
+from zoo.config import discovery
+from zoo.errors import ZooError
+from zoo.registry import Component, Entry, register
 
 own_registry = pytest.mark.usefixtures("own_registry")
 EVERY = [(group, name) for group in registry.groups() for name in registry.entries(group)]
-HOUSE = ["zoo.components", "zoo.data", "zoo"]
+HOUSE = Path(registry.__file__).parent
 SOURCE = '''
 """A module of somebody else's."""
 from torch import nn
@@ -215,7 +217,7 @@ def test_a_name_declared_by_two_modules_is_refused(module: Callable[[str, str], 
     ):
         importlib.import_module("second_of_two")
     with pytest.raises(ZooError, match="declared twice"):
-        scan.scan("second_of_two")
+        discovery.scan("second_of_two")
 
 
 @own_registry
@@ -244,17 +246,17 @@ def test_a_module_imported_before_composing_has_its_words(
 
 @own_registry
 def test_an_entry_point_is_found_without_being_imported(
-    module: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
+    module: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     module("installed_elsewhere", SOURCE.format(name="installed"))
-    point = importlib.metadata.EntryPoint("mine", "installed_elsewhere", scan.ENTRY_POINTS)
+    point = importlib.metadata.EntryPoint("mine", "installed_elsewhere", discovery.ENTRY_POINTS)
     real = importlib.metadata.entry_points
     monkeypatch.setattr(
         importlib.metadata,
         "entry_points",
         lambda **asked: [point] if asked == {"group": "zoo.components"} else real(**asked),
     )
-    scan.discover([])
+    discovery.discover(tmp_path / "no_package")
     assert config.compose(["norm=installed"])["norm"] == {"name": "installed", "by": 2.0}
     assert "installed_elsewhere" not in sys.modules
     assert registry.build("norm", "installed", 4)(2.0) == 4.0
@@ -268,7 +270,7 @@ def test_scanning_finds_what_running_declares() -> None:
         registry.entry(group, name).load()
     run = {(group, name): told(registry.entry(group, name)) for group, name in EVERY}
     registry._entries.clear()
-    scan.discover(HOUSE)
+    discovery.discover(HOUSE)
     found = [(group, name) for group in registry.groups() for name in registry.entries(group)]
     scanned = {key: told(registry.entry(*key)) for key in found}
     assert scanned.keys() == run.keys()
@@ -287,15 +289,15 @@ def test_scanning_reads_inheritance_and_refuses_what_it_cannot_read(
     )
     marks = "@register('example', 'child', preset=1)\n@register('example', 'twin', 'a twin')\n"
     child = marks + "class Child(Parent):\n    '''A child.'''\n"
-    scan.scan(module("heirs", head + parent + child))
+    discovery.scan(module("heirs", head + parent + child))
     assert told(registry.entry("example", "child"))["options"][1][0] == "by"
     assert registry.entry("example", "twin").about == "a twin"
     assert registry.resolve("example", {"name": "child", "by": "a"}) == {"name": "child", "by": "a"}
     computed = "@register('example', 'computed')\ndef made(*, by: int = len('abc')): pass\n"
     with pytest.raises(ZooError, match="line 4: the default of option 'by' must be a literal"):
-        scan.scan(module("computed", head + computed))
+        discovery.scan(module("computed", head + computed))
     with pytest.raises(ZooError, match="'no_such_module' not found"):
-        scan.scan("no_such_module")
+        discovery.scan("no_such_module")
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY)

@@ -9,8 +9,8 @@ import torch
 
 from tests.helpers.components import choices, said
 from zoo import registry
-from zoo.registry import ZooError
-from zoo.schedules import Schedule
+from zoo.errors import ZooError
+from zoo.optim.schedules import Schedule
 
 transformers = pytest.importorskip("transformers")
 STEPS, WARMUP = 100, 9

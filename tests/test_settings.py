@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from zoo import config, settings
-from zoo.registry import ZooError
+from zoo import config
+from zoo.config import schema
+from zoo.errors import ZooError
 
-NODES = {**settings.NODES, "logger": settings.Logger}
+NODES = {**schema.NODES, "logger": schema.Logger}
 NAMES = [f"{node}.{option.name}" for node, made in NODES.items() for option in fields(made)]
 ODD: list[Any] = [
     None,
@@ -41,7 +42,7 @@ def composed() -> dict[str, Any]:
 
 def refusal(given: dict[str, Any]) -> str | None:
     try:
-        settings.check(given | settings.typed(given))
+        schema.check(given | schema.typed(given))
     except ZooError as refused:
         return str(refused)
     return None

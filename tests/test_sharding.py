@@ -21,9 +21,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.helpers.components import make
-from zoo import config, decoding, divergence, lit, models, optim, registry, sharding, storage
-from zoo.callbacks import Watch
-from zoo.registry import ZooError
+from zoo import config, generation, models, optim, registry
+from zoo.checkpoints import reading
+from zoo.checkpoints import weights as checkpoint_weights
+from zoo.errors import ZooError
+from zoo.training import divergence, fsdp
+from zoo.training import module as lightning_module
+from zoo.training.callbacks import Watch
 
 TINY = ["arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=16", "loader.length=16"]
 MODELS = {
@@ -64,7 +68,7 @@ def learned(cut: Callable[[Any, int], None] | None = None) -> Found:
             model.zero_grad()
         if model.family != "encoder":
             source = {"source": rows[:1, :8]} if model.family == "encoder_decoder" else {}
-            values.append(decoding.generate(model, rows[:1, :4], 6, temperature=0, **source))
+            values.append(generation.generate(model, rows[:1, :4], 6, temperature=0, **source))
         found[name] = values
     return found
 
@@ -138,7 +142,9 @@ def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: i
     ]
     composed = config.compose(words) | {"optim": {"name": "plain", "lr": 0.5}}
     model = models.build(composed, seed=0, device="meta" if strategy == "fsdp" else "cpu")
-    module = lit.learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
+    module = lightning_module.lm_module(
+        composed, model, registry.build("tokenizer", composed["tokenizer"])
+    )
     micro = ROWS // (world * accumulate)
     parts = zip(*(x.split(micro) for x in read()), strict=True)
     batches = [
@@ -155,7 +161,7 @@ def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: i
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=world,
-        strategy=sharding.Sharded(world) if strategy == "fsdp" else strategy,
+        strategy=fsdp.Sharded(world) if strategy == "fsdp" else strategy,
         max_steps=STEPS,
         accumulate_grad_batches=accumulate,
         gradient_clip_val=clip,
@@ -203,12 +209,14 @@ def resumed(folder: Path) -> list[Found]:
     for first in (True, False):
         composed = config.compose([*TINY, f"loader.batch_size={ROWS}"])
         model = models.build(composed, seed=0, device="meta")
-        module = lit.learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
+        module = lightning_module.lm_module(
+            composed, model, registry.build("tokenizer", composed["tokenizer"])
+        )
         hooks: dict[str, Any] = {"on_train_batch_end": save} if first else {"on_train_start": look}
         trainer = lightning.Trainer(
             accelerator="cpu",
             devices=2,
-            strategy=sharding.Sharded(2),
+            strategy=fsdp.Sharded(2),
             max_steps=2,
             logger=False,
             enable_checkpointing=False,
@@ -241,7 +249,9 @@ def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
     composed = config.compose(TINY)
     model = models.build(composed, seed=0, device="meta")
     cut(model, 0)
-    module = lit.Learner(composed, model, registry.build("tokenizer", composed["tokenizer"]))
+    module = lightning_module.LMModule(
+        composed, model, registry.build("tokenizer", composed["tokenizer"])
+    )
     module._trainer = SimpleNamespace(strategy=Ranks(), world_size=2, global_step=7, loggers=[])
     labels, right = torch.zeros(4, dtype=torch.long), torch.zeros(4)
     for number in range(4):
@@ -251,7 +261,7 @@ def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
     module.shown[0] = torch.inf if rank else 1.0
     if rank:
         with torch.no_grad():
-            sharding.local(model.stack.blocks[1].ffn.norm.weight)[0] = torch.nan
+            fsdp.local(model.stack.blocks[1].ffn.norm.weight)[0] = torch.nan
     saved = {
         "state_dict": {f"model.{name}": value for name, value in model.named_parameters()},
         "global_step": 7,
@@ -281,8 +291,8 @@ def one_of_two(rank: int, folder: Path) -> None:
         device_mesh={"data_parallel": mesh}, root_device=torch.device("cpu")
     )
     found = {
-        "learned": learned(lambda model, seed: sharding.shard(model, strategy, seed)),
-        "ends": ends(rank, lambda model, seed: sharding.shard(model, strategy, seed)),
+        "learned": learned(lambda model, seed: fsdp.shard(model, strategy, seed)),
+        "ends": ends(rank, lambda model, seed: fsdp.shard(model, strategy, seed)),
         "moved": moved(
             lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
         ),
@@ -384,5 +394,5 @@ def test_a_run_in_shards_resumes_to_the_bit(in_two: list[Found]) -> None:
         torch.testing.assert_close(ended_again, ended, rtol=0, atol=0)
         assert saved["shown"][1] == (read()[1][:ROWS] >= 0).sum()
         assert not torch.equal(ended["weights"][0], saved["weights"][0])
-        whole_file = storage.weights(storage.read_checkpoint(found["saved"]))
+        whole_file = checkpoint_weights.weights(reading.read_checkpoint(found["saved"]))
         torch.testing.assert_close(list(whole_file.values()), saved["weights"], rtol=0, atol=0)

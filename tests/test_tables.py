@@ -16,11 +16,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ablations import live, plan, report, run
+from ablations import plan, progress, report, run
+from ablations.report import writing
 from ablations.results import Results, Run
 from tests.helpers.modules import modules
-from zoo import cluster, coordinates, cost, inspect, metrics, screen, tables
+from zoo import cost, metrics
 from zoo.components import __main__ as components
+from zoo.cost import cluster
+from zoo.cost import complexity as inspect
+from zoo.optim import coordinates
+from zoo.training import result_screen
+from zoo.utils import tables
 
 ARMS = [
     "base",
@@ -135,7 +141,7 @@ def a_sweep() -> Table:
 
 def watched() -> Table:
     told = SimpleNamespace(**vars(a_plan()))
-    watch = live.Watch.__new__(live.Watch)
+    watch = progress.Watch.__new__(progress.Watch)
     job = SimpleNamespace(arm=ARMS[1], trial=None, folder="x", seed=0)
     watch.plan, watch.jobs, watch.before, watch.begun = told, [job], 0, 0.0
     watch.ended = {"x": {"status": "diverged", "unigram_nats": 3.5}}
@@ -144,12 +150,12 @@ def watched() -> Table:
 
 TABLES: dict[str, tuple[Callable[[], Table], list[str]]] = {
     "zoo.components.__main__": (menu, []),
-    "zoo.cost": (costs, []),
-    "zoo.coordinates": (widths, [f"dim {2**power}" for power in range(4, 12)]),
-    "zoo.inspect": (lengths, [f"{2**power:,}" for power in range(6, 16)]),
+    "zoo.cost.counting": (costs, []),
+    "zoo.optim.coordinates": (widths, [f"dim {2**power}" for power in range(4, 12)]),
+    "zoo.cost.complexity": (lengths, [f"{2**power:,}" for power in range(6, 16)]),
     "ablations.run": (a_sweep, []),
     "ablations.plan": (planned, list(plan.SPARE)),
-    "ablations.live": (watched, list(live.SPARE)),
+    "ablations.progress": (watched, list(progress.SPARE)),
 }
 
 
@@ -208,8 +214,8 @@ def test_a_reports_first_screen_is_whole(
         for arm, verdict in zip(ARMS[1:], VERDICTS[1:], strict=True)
     )
     monkeypatch.setattr(tables, "console", lambda *_: where)
-    monkeypatch.setattr(report, "_sentences", lambda *_: [])
-    report._print(
+    monkeypatch.setattr(writing, "_sentences", lambda *_: [])
+    writing._print(
         Results(Path("a/folder"), runs), SimpleNamespace(effects=effects, cap=None), ["a remark"]
     )  # type: ignore[arg-type]
     (text,) = shown(where)
@@ -232,7 +238,7 @@ def test_a_report_prints_what_it_knows_before_it_draws(
         (tmp_path / str(number)).mkdir()
         told = f'{{"status": "finished", "seed": {number}, "overrides": ["norm=rms"], "metrics": {{"val/loss": 2}}}}'
         (tmp_path / str(number) / "summary.json").write_text(told, encoding="utf-8")
-    monkeypatch.setattr(report, "_write", draw)
+    monkeypatch.setattr(writing, "_write", draw)
     with pytest.raises(Taken):
         report.show(tmp_path)
     assert "2 finished" in capsys.readouterr().out
@@ -261,7 +267,12 @@ def test_a_long_cell_folds_before_a_label_does() -> None:
 
 def test_every_module_that_makes_a_table_is_tested() -> None:
     """Each is in TABLES, or has a test of its own here or where its screen is tested."""
-    own = {"ablations.report", "zoo.screen", "zoo.cluster", "zoo.tables"}
+    own = {
+        "ablations.report.writing",
+        "zoo.training.result_screen",
+        "zoo.cost.cluster",
+        "zoo.utils.tables",
+    }
     making = set()
     for name, path in modules().items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -305,7 +316,7 @@ def test_a_result_and_a_plan_for_many_gpus_are_whole() -> None:
         "metrics": metrics,
         "parameters": 10**9,
         "tokens": 10**9,
-        "yardsticks": dict.fromkeys(screen.YARDSTICKS, 5.0),
+        "yardsticks": dict.fromkeys(result_screen.YARDSTICKS, 5.0),
         "flops_per_token": 1e9,
         "steps": 10**6,
         "choices": {},
@@ -318,7 +329,7 @@ def test_a_result_and_a_plan_for_many_gpus_are_whole() -> None:
     for make in (terminal, pipe):
         where = make()
         tables.show(cluster.table(told, "plan"), where)
-        screen.show(summary, Path("my runs/a b"), where)
+        result_screen.show(summary, Path("my runs/a b"), where)
         (text,) = shown(where)
         for word in (
             "optimiser",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zoo import words
+from zoo.config import overrides
 
 ODD = [
     "/x/a,b.txt",
@@ -60,14 +60,14 @@ values = st.recursive(
 @example([*ODD])
 @example({"name": "swiglu", "hidden": 8, "path": ODD})
 def test_hydra_reads_every_value_as_it_was_written(value: Any) -> None:
-    read = words.parse(f"key={words.typed(value)}")
+    read = overrides.parse(f"key={overrides.typed(value)}")
     assert not read.is_sweep_override()
     assert repr(read.value()) == repr(value), "types too"
 
 
 @pytest.mark.parametrize("text", ["swiglu", "a b", "/x/y.txt", "1.5x", "", "a-b_c"])
 def test_a_plain_word_is_not_quoted(text: str) -> None:
-    assert words.typed(text) == text
+    assert overrides.typed(text) == text
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_a_plain_word_is_not_quoted(text: str) -> None:
     ],
 )
 def test_a_line_is_split_at_its_words_only(line: str, split: list[str]) -> None:
-    assert words.split(line) == split
+    assert overrides.split(line) == split
 
 
 def test_the_last_value_of_a_key_counts_and_has_no_quotes() -> None:
     told = ["hydra.run.dir=a", "norm=rms", "hydra.run.dir='it is (here)'"]
-    assert words.given("hydra.run.dir", told) == "it is (here)"
-    assert words.given("hydra.sweep.dir", told) is None
+    assert overrides.given("hydra.run.dir", told) == "it is (here)"
+    assert overrides.given("hydra.sweep.dir", told) is None

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from zoo.progress import doing
-from zoo.registry import ZooError, did_you_mean, first_line, plainly
+from zoo.errors import ZooError, cli_errors, did_you_mean, first_line
+from zoo.utils.progress import doing
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Request:
     seed: int = 0
 
 
-@plainly()
+@cli_errors()
 def main() -> None:
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
@@ -39,13 +39,15 @@ def main() -> None:
         return
     request = parse(words)
     with doing("loading the model", stream=sys.stderr):
-        from zoo import lit, memory, storage
+        from zoo.checkpoints import weights
+        from zoo.training import module
+        from zoo.utils import allocator
 
-        memory.keep_freed()
-        model, tokenizer, config = storage.load_model(request.ckpt)
+        allocator.keep_freed()
+        model, tokenizer, config = weights.load_model(request.ckpt)
     how = {name: value for name, value in vars(request).items() if name not in ("ckpt", "prompt")}
     with doing("generating", stream=sys.stderr):
-        answer = lit.learner(config, model, tokenizer).answer(request.prompt, **how)
+        answer = module.lm_module(config, model, tokenizer).answer(request.prompt, **how)
     print(answer)
 
 

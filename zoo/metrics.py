@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from zoo.registry import ZooError, did_you_mean
+from zoo.errors import ZooError, did_you_mean
 
 Summary = Mapping[str, Any]  # the content of a run's summary.json
 HUGE = 1e100  # beyond which a value is no number, nor is its square

@@ -5,63 +5,29 @@ Positional parameters are wiring, which the parent supplies. Keyword-only parame
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import difflib
 import enum
-import errno
 import importlib
 import inspect
 import math
-import os
-import shlex
-import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING as NONE
 from dataclasses import dataclass, field, fields, make_dataclass
-from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 from hydra.core.config_store import ConfigStore
-from hydra.errors import CompactHydraException, HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zoo import contracts
+from zoo.errors import ZooError, did_you_mean, first_line
 
 TOO_LARGE = 2**31  # for a size or a number of things: torch, too, counts in 64 bits
 Component = (
     Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
 )
-
-
-class ZooError(CompactHydraException, ValueError):
-    """A mistake of the person at the keyboard: shown (by Hydra, too) as a plain sentence, without a traceback."""
-
-
-@contextlib.contextmanager
-def plainly() -> Iterator[None]:
-    """A command line, which ends with `error: ...` where a person can mend what is wrong."""
-    try:
-        yield
-        sys.stdout.flush()  # here a full disk can still be told
-    except OmegaConfBaseException as error:
-        sys.exit(f"error: {error.full_key}: {first_line(error)}")
-    except HydraException as error:
-        sys.exit(f"error: {first_line(error)}")
-    except OSError as error:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  what was not written is not tried again
-        if isinstance(error, BrokenPipeError):  # the reader has seen enough
-            sys.exit(1)
-        reason = error.strerror or first_line(error)
-        advice = "free some" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
-        sys.exit(
-            f"error: {reason}"
-            if error.filename is None
-            else f"error: {error.filename} ({reason}): {advice}"
-        )
 
 
 @dataclass(frozen=True)
@@ -177,7 +143,7 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
             raise ZooError(
                 f"{group}={found.name} has no option {key!r}{did_you_mean(key, names[1:])}"
             )
-    plain = held(found.options, chosen, f"{group}.")
+    plain = coerce(found.options, chosen, f"{group}.")
     missing = OmegaConf.missing_keys(plain)
     if missing:
         raise ZooError(
@@ -193,7 +159,7 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def held(schema: type, values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def coerce(schema: type, values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """These values, held to the types of a dataclass. Raises ZooError, whose words begin with path and key."""
     try:
         plain: Any = OmegaConf.to_container(
@@ -240,29 +206,9 @@ def build(group: str, choice: Component, *wiring: Any) -> Any:
     return made
 
 
-def first_line(error: BaseException) -> str:
-    """What an exception says, without the pages that some say after it."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def words(*choices: str) -> Any:
+def choice_type(*choices: str) -> Any:
     """A type that allows these words only."""
     return enum.Enum("words", [(choice, choice) for choice in choices])
-
-
-def command(module: str, *overrides: str) -> str:
-    """A command of this project as a person can paste it into a shell, whatever its words have in them."""
-    return shlex.join(["python", "-m", module, *overrides])
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error sentence: the closest known word where one is close, and all of them."""
-    known = [str(k) for k in known]
-    close = difflib.get_close_matches(word, known, 1, cutoff=0.5) or [
-        k for k in known if sorted(k) == sorted(word)
-    ]
-    hint = f": did you mean {close[0]!r}?" if close else ""
-    return f"{hint} (there are: {', '.join(known)})" if known else f"{hint} (there are none)"
 
 
 def declare(
@@ -314,7 +260,7 @@ def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, A
     optional = type(None) in parts
     kind = Union[tuple(part for part in parts if part is not type(None))]  # noqa: UP007
     if typing.get_origin(kind) is Literal:
-        kind = words(*typing.get_args(kind))
+        kind = choice_type(*typing.get_args(kind))
         default = kind[default] if isinstance(default, str) and default != MISSING else default
     if isinstance(default, list | dict):
         return option.name, kind, field(default_factory=lambda: default)

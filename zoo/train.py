@@ -24,10 +24,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from zoo import config as configuration
-from zoo import hardware, storage, words
 from zoo.config import CONF, Config
-from zoo.progress import doing
-from zoo.registry import ZooError, command, did_you_mean, first_line, plainly
+from zoo.config import overrides as override_grammar
+from zoo.cost import gpus
+from zoo.errors import ZooError, cli_errors, command, did_you_mean, first_line
+from zoo.utils import distributed, files
+from zoo.utils.progress import doing
 
 WANDB_MODES = (
     "online",
@@ -62,7 +64,7 @@ hydra.run.dir=FOLDER            where the run goes, instead of runs/ and the tim
 """
 
 
-@plainly()
+@cli_errors()
 def main() -> None:
     """Check every run that the command line asks for, then let Hydra launch them."""
     arguments = asked()
@@ -121,8 +123,11 @@ def asked() -> Namespace:
             raise ZooError(
                 f"{flag} is about a configuration that is shown: give --cfg job beside it"
             )
-    words = list(arguments.overrides)
-    sys.argv[1:] = [*words, *(word for word in sys.argv[1:] if word not in words)]
+    override_grammar = list(arguments.overrides)
+    sys.argv[1:] = [
+        *override_grammar,
+        *(word for word in sys.argv[1:] if word not in override_grammar),
+    ]
     for flag, told in (
         ("--config-name", arguments.config_name),
         ("--config-path", arguments.config_path),
@@ -139,7 +144,7 @@ def asked() -> Namespace:
 
 def train(composed: DictConfig) -> None:
     """One job of Hydra's. What a single run refuses is said here, before Hydra says it in many lines."""
-    with plainly() if HydraConfig.get().mode == RunMode.RUN else contextlib.nullcontext():
+    with cli_errors() if HydraConfig.get().mode == RunMode.RUN else contextlib.nullcontext():
         job(composed)
 
 
@@ -152,23 +157,27 @@ def job(composed: DictConfig) -> None:
     )
     overrides = list(hydra_config.overrides.task)
     processes = config["trainer"]["devices"] * config["trainer"]["nodes"]
-    if hydra_config.mode == RunMode.MULTIRUN and storage.is_first_process() and not _requeued():
+    if hydra_config.mode == RunMode.MULTIRUN and distributed.is_rank_zero() and not _requeued():
         _check_folder(config, folder, "hydra.sweep.dir")
-    if hydra_config.mode == RunMode.MULTIRUN and processes > 1 and not storage.started_together():
+    if (
+        hydra_config.mode == RunMode.MULTIRUN
+        and processes > 1
+        and not distributed.launched_externally()
+    ):
         _in_own_process(overrides, folder)
         return
     if _already_finished(config, folder):
-        _show(storage.read_json(folder / "summary.json"), folder)
+        _show(files.read_json(folder / "summary.json"), folder)
         return
     with doing("loading Lightning"):
-        from zoo import run
-    from zoo.callbacks import Interrupted
-    from zoo.divergence import Diverged
+        from zoo.training import runner
+    from zoo.training.divergence import Diverged
+    from zoo.training.signals import Interrupted
 
     try:
-        summary = run.run(config, folder, overrides)
+        summary = runner.run(config, folder, overrides)
     except (Diverged, Interrupted) as ending:
-        if ending.agreed and not storage.is_first_process():
+        if ending.agreed and not distributed.is_rank_zero():
             sys.exit(0)  # the first tells it; Lightning would kill it if another ended otherwise
         if isinstance(ending, Diverged):
             raise
@@ -211,12 +220,12 @@ def prepare(arguments: Namespace) -> None:
                 raise ZooError(
                     f"{' '.join(told)}: {error}" if arguments.multirun else str(error)
                 ) from error
-    given = words.given("hydra.run.dir", arguments.overrides)
-    if jobs and not arguments.multirun and not given and storage.started_together():
+    given = override_grammar.given("hydra.run.dir", arguments.overrides)
+    if jobs and not arguments.multirun and not given and distributed.launched_externally():
         raise ZooError(
             "processes that srun or torchrun has started cannot agree on a folder: give hydra.run.dir=FOLDER"
         )
-    if not jobs or not storage.is_first_process():
+    if not jobs or not distributed.is_rank_zero():
         return
     if arguments.multirun:
         _check_sweep([config for _, config in jobs], arguments.overrides)
@@ -228,34 +237,34 @@ def prepare(arguments: Namespace) -> None:
         found = _unfinished(first, Path("runs"))
         if found:
             print(f"going on with {found}")
-            sys.argv.append(f"hydra.run.dir={words.typed(str(found))}")
+            sys.argv.append(f"hydra.run.dir={override_grammar.typed(str(found))}")
 
 
 def _refuse_repeated(jobs: Sequence[tuple[list[str], Config]]) -> None:
     """A run counts once: a sweep that names one twice would train it twice, and no report could take it."""
     known: dict[str, str] = {}
     for told, config in jobs:
-        run, key = " ".join(told), repr(config)
+        runner, key = " ".join(told), repr(config)
         if key in known:
             both = (
-                f"{run} is asked for twice"
-                if run == known[key]
-                else f"{known[key]} and {run} are the same run"
+                f"{runner} is asked for twice"
+                if runner == known[key]
+                else f"{known[key]} and {runner} are the same run"
             )
             raise ZooError(f"{both}: leave one out")
-        known[key] = run
+        known[key] = runner
 
 
 def refuse_impossible(config: Config) -> None:
     """Refuse what cannot run on this machine, as far as that is known without torch."""
-    if config["trainer"]["accelerator"] == "gpu" and hardware.no_gpu():
+    if config["trainer"]["accelerator"] == "gpu" and gpus.no_gpu():
         raise ZooError(
             "trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim"
         )
-    hardware.refuse_precision(config["trainer"]["precision"])
+    gpus.refuse_precision(config["trainer"]["precision"])
     if (
         config["trainer"]["devices"] * config["trainer"]["nodes"] > 1
-        and not storage.started_together()
+        and not distributed.launched_externally()
     ):
         _refuse_taken(os.environ.get("MASTER_PORT", "0"))
     if (
@@ -317,8 +326,8 @@ def _check_folder(config: Config, folder: Path, option: str = "hydra.run.dir") -
 
 def _check_sweep(configs: Sequence[Config], overrides: Sequence[str]) -> None:
     """The same for each job of a sweep, before the first; where jobs are named otherwise, each is looked at as it begins."""
-    folder = words.given("hydra.sweep.dir", overrides)
-    if folder is None or words.given("hydra.sweep.subdir", overrides) is not None:
+    folder = override_grammar.given("hydra.sweep.dir", overrides)
+    if folder is None or override_grammar.given("hydra.sweep.subdir", overrides) is not None:
         return
     for number, config in enumerate(configs):
         _check_folder(config, Path(folder) / str(number), "hydra.sweep.dir")
@@ -358,7 +367,7 @@ def _already_finished(config: Config, folder: Path) -> bool:
     """Whether there is nothing left to do; a run that is changed, if by name, has more to do."""
     if (
         config["resume"] != "auto"
-        or storage.read_json(folder / "summary.json").get("status") != "finished"
+        or files.read_json(folder / "summary.json").get("status") != "finished"
     ):
         return False
     return not changed({**config, "changing": []}, folder)
@@ -368,7 +377,12 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
     """In a multirun, ranks that re-run the parent's words would start the whole sweep again, so a job gets its own."""
     start = [os.environ["ZOO_SCRIPT"]] if "ZOO_SCRIPT" in os.environ else ["-m", "zoo.train"]
     process = subprocess.Popen(
-        [sys.executable, *start, *overrides, f"hydra.run.dir={words.typed(str(folder.resolve()))}"]
+        [
+            sys.executable,
+            *start,
+            *overrides,
+            f"hydra.run.dir={override_grammar.typed(str(folder.resolve()))}",
+        ]
     )
     before = {}
     with contextlib.suppress(ValueError):  # only a main thread may handle signals
@@ -382,12 +396,12 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
     if code == INTERRUPTED:
         sys.exit(code)
     if code:
-        summary = storage.read_json(folder / "summary.json")
+        summary = files.read_json(folder / "summary.json")
         if summary.get("status") in (
             None,
             "running",
         ):  # a rank that died took the first one with it
-            storage.write_json(
+            files.write_json(
                 folder / "summary.json",
                 summary | {"status": "failed", "error": "a process of the job died"},
             )
@@ -413,10 +427,10 @@ def only_asks(arguments: Namespace) -> bool:
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:
-    if storage.is_first_process():
-        from zoo import screen
+    if distributed.is_rank_zero():
+        from zoo.training import result_screen
 
-        screen.show(summary, Path(os.path.relpath(folder)))
+        result_screen.show(summary, Path(os.path.relpath(folder)))
 
 
 if __name__ == "__main__":

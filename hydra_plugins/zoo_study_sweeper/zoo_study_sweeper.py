@@ -1,4 +1,4 @@
-"""The jobs of a study, in batches, to whichever launcher. Which jobs there are, ablations.execution knows."""
+"""The jobs of a study, in batches, to whichever launcher. Which jobs there are, ablations.scheduler knows."""
 
 import sys
 from dataclasses import dataclass
@@ -44,11 +44,11 @@ class ZooStudySweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        from ablations import execution
+        from ablations import scheduler
 
         assert self.config is not None
         number, folder = 0, Path(self.config.hydra.sweep.dir)
-        for batch in execution.batches():
+        for batch in scheduler.batches():
             while batch:
                 busy = []
                 size = self.at_once or len(batch)
@@ -57,11 +57,11 @@ class ZooStudySweeper(Sweeper):
                     ended = self._launch([job.overrides() for job in jobs], number)
                     number += len(jobs)
                     busy += [
-                        job for job, how in zip(jobs, ended, strict=True) if how == execution.BUSY
+                        job for job, how in zip(jobs, ended, strict=True) if how == scheduler.BUSY
                     ]
                 batch = busy
                 for job in batch[:1]:
-                    with execution.claimed(folder / job.folder, wait=True):
+                    with scheduler.claimed(folder / job.folder, wait=True):
                         pass  # whoever has it has ended, well or not
 
     def _launch(self, jobs: list[list[str]], number: int) -> list[Any]:

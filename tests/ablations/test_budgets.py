@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from ablations import budgets, figures, plan, report, results
+from ablations import plan, report, results
 from ablations import study as studies
+from ablations.report import figures
+from ablations.results import budgets
 from tests.helpers.studies import TINY, run, study
 
 COST = {"parameters": 1000, "active": 1000, "training_flops": 6000, "tokens": 100}

@@ -13,9 +13,8 @@ import pytest
 
 from ablations import design
 from ablations import study as studies
-from zoo import words
-from zoo.config import CONF
-from zoo.registry import ZooError
+from zoo.config import CONF, overrides
+from zoo.errors import ZooError
 
 NORMS = ["norm=layer", "norm=rms"]
 FACTORS = {
@@ -149,7 +148,7 @@ def test_values_of_a_study_mean_what_they_mean_on_a_command_line(tmp_path: Path)
         "common: {data.path: '/x/a,b.txt', a.a: off, a.b: 010, a.c: 1:30, a.d: 2024-01-01, a.e: 1e-3, a.f: 1_000,"
         " a.g: True, a.h: ~, a.i: \"it's (1)\", a.j: '', a.k: -.5}\nfactors: {norm: [norm=layer, norm=rms]}"
     )
-    values = [words.parse(word).value() for word in read(told, tmp_path).common]
+    values = [overrides.parse(word).value() for word in read(told, tmp_path).common]
     assert values == [
         "/x/a,b.txt",
         "off",

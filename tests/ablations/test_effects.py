@@ -12,10 +12,9 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.power import ttest_power
 
-from ablations import effects
 from ablations.outcomes import Outcome
-from ablations.stats import t_power
-from zoo.registry import ZooError
+from ablations.stats import effects, t_power
+from zoo.errors import ZooError
 
 
 def design(

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablations import figures, report, results, sections
-from ablations.page import Picture
+from ablations import report, results
+from ablations.report import figures, sections
+from ablations.report.html import Picture
 from tests.helpers.studies import judged, study
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ablations import conclusions, report
+from ablations.report import wording, writing
 from ablations.results import Results, Run
 
 FINDINGS = Path(__file__).parents[2] / "ablations" / "findings"
@@ -63,7 +63,7 @@ def rows(lines: Iterable[str]) -> dict[str, dict[str, str]]:
 def test_a_finding_follows_from_its_runs(name: str) -> None:
     found = recorded(FINDINGS / name)
     now = rows(
-        io.StringIO(report._csv(report.COMPARISON, report._arms(found, conclusions.compare(found))))
+        io.StringIO(writing._csv(writing.COMPARISON, writing._arms(found, wording.compare(found))))
     )
     then = rows((FINDINGS / name / "comparison.csv").read_text(encoding="utf-8").splitlines())
     assert now.keys() == then.keys()

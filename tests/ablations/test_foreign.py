@@ -13,8 +13,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ablations import figures, foreign, report
-from zoo.registry import ZooError
+from ablations import report
+from ablations.report import figures
+from ablations.results import untrusted
+from zoo.errors import ZooError
 
 SUMMARY: dict[str, Any] = {
     "status": "finished",
@@ -163,15 +165,15 @@ def test_a_damaged_run_gives_a_report_or_a_sentence(
 @pytest.mark.parametrize("path", [path for path in places(SUMMARY) if path], ids=".".join)
 def test_a_field_of_another_kind_is_named_and_left_out(path: tuple[str, ...]) -> None:
     told = put(SUMMARY, path, [["a"]])
-    assert list(foreign.misshapen(foreign.cleaned(told))) == []
-    named = list(foreign.misshapen(told))
+    assert list(untrusted.misshapen(untrusted.cleaned(told))) == []
+    named = list(untrusted.misshapen(told))
     free = (
         path[0] in ("metrics", "host") and len(path) > 1
     )  # whose values are looked at where they are used
     assert len(named) == (0 if free else 1)
     assert all(".".join(path).startswith(name) for name in named)
-    assert list(foreign.misshapen(SUMMARY)) == []
-    assert foreign.cleaned(SUMMARY) == SUMMARY
+    assert list(untrusted.misshapen(SUMMARY)) == []
+    assert untrusted.cleaned(SUMMARY) == SUMMARY
 
 
 def test_a_list_as_fingerprint_is_said(tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from ablations import conclusions, execution, plan, report, results, specification
+from ablations import plan, report, results, scheduler, specification
 from ablations import study as studies
+from ablations.report import __main__ as command
+from ablations.report import wording
 from tests.helpers.studies import SEEDS, run, study, verdicts
-from zoo import config, provenance
-from zoo.registry import ZooError
+from zoo import config
+from zoo.errors import ZooError
+from zoo.training import provenance
 
 TINY = [
     "arch.dim=16",
@@ -110,7 +113,7 @@ def test_an_expectation_that_was_changed_is_held_against_what_was_found_as_such(
     specification.record(planned(tmp_path))
     end(planned(tmp_path), seeds=2)
     specification.record(planned(tmp_path, expected={"norm=rms": "worse"}))
-    lines = conclusions.remarks(found := results.load(tmp_path), conclusions.judged(found)[0])
+    lines = wording.remarks(found := results.load(tmp_path), wording.judged(found)[0])
     assert any(
         "where worse was expected by the study (amended after 4 of 4 runs)" in line
         for line in lines
@@ -156,14 +159,14 @@ def test_another_study_in_the_same_folder_is_refused_by_name(
     specification.record(planned(tmp_path))
     before = (tmp_path / "study.json").read_bytes()
     with pytest.raises(ZooError, match=said):
-        execution.prepare(planned(tmp_path, **other))
+        scheduler.prepare(planned(tmp_path, **other))
     assert (tmp_path / "study.json").read_bytes() == before
 
 
 def test_a_damaged_specification_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text('{"study": {"na', encoding="utf-8")
     with pytest.raises(ZooError, match="is damaged"):
-        execution.prepare(planned(tmp_path))
+        scheduler.prepare(planned(tmp_path))
 
 
 def test_a_study_of_the_first_hash_keeps_its_folder_and_is_amended_like_any_other(
@@ -199,7 +202,11 @@ def made_of(
     for seed in seeds:
         path = folder / arm / f"seed_{seed}" / "summary.json"
         summary = json.loads(path.read_text(encoding="utf-8"))
-        files = {"zoo.lit": "0" * 64, module: digest} if digest else {"zoo.lit": "0" * 64}
+        files = (
+            {"zoo.training.module": "0" * 64, module: digest}
+            if digest
+            else {"zoo.training.module": "0" * 64}
+        )
         summary["sources"] = {"components": {f"norm={arm}": module}, "files": files}
         path.write_text(json.dumps(summary | more), encoding="utf-8")
 
@@ -219,7 +226,7 @@ def test_where_all_is_of_one_source_nothing_is_said(folder: Path) -> None:
     assert not any("source" in line for line in report.write(folder)[2])
 
 
-@pytest.mark.parametrize("module", ["mine.norms", "zoo.lit"])
+@pytest.mark.parametrize("module", ["mine.norms", "zoo.training.module"])
 def test_a_source_that_changed_between_seeds_is_named_and_its_arm_not_judged(
     folder: Path, module: str
 ) -> None:
@@ -237,7 +244,7 @@ def test_a_source_that_changed_between_seeds_is_named_and_its_arm_not_judged(
 
 
 def test_a_baseline_of_two_sources_judges_nobody(folder: Path) -> None:
-    made_of(folder, "base", range(1), "b" * 64, "zoo.lit")
+    made_of(folder, "base", range(1), "b" * 64, "zoo.training.module")
     assert verdicts(folder) == {"mine": "withheld", "other": "withheld"}
 
 
@@ -252,9 +259,9 @@ def test_a_difference_is_accepted_by_name_until_there_is_another(
     made_of(folder, "mine", range(4, SEEDS), "b" * 64)
     monkeypatch.setattr(sys, "argv", ["ablations.report", str(folder), "accept=mine.norm"])
     with pytest.raises(SystemExit, match=r"did you mean 'mine\.norms'"):
-        report.main()
+        command.main()
     monkeypatch.setattr(sys, "argv", ["ablations.report", str(folder), "accept=mine.norms"])
-    report.main()
+    command.main()
     said = " ".join(capsys.readouterr().out.split())
     assert "mine is worse than base" in said
     assert "mine seed 4, mine seed 5 than in the other 4 runs that used it: accepted (" in said
@@ -315,12 +322,12 @@ def test_a_fingerprint_follows_what_a_component_imports_of_its_own(
         "mypack.inner.deep",
     }
     assert {
-        "zoo.run",
-        "zoo.lit",
+        "zoo.training.runner",
+        "zoo.training.module",
         "zoo.components.norm",
         "zoo.optim",
         "zoo.objectives",
-        "zoo.schedules",
+        "zoo.optim.schedules",
     } <= before.keys()
     assert not {"zoo.generate", "zoo.components.recurrent", "zoo.train"} & before.keys(), (
         "what the run does not use"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ablations import match, plan
+from ablations import matching, plan
 from ablations import study as studies
 from tests.helpers.studies import TINY
 from zoo import config, cost
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 
 def made(factors: dict[str, list[Any]], **content: Any) -> plan.Plan:
@@ -71,7 +71,7 @@ def test_a_width_is_a_multiple_of_what_it_must_be() -> None:
         {"ffn": ["ffn=relu", {"ffn": "swiglu", "ffn.hidden": 100, "ffn.multiple_of": 8}]},
         match="none",
     )
-    assert match.step(found.configs[1], "ffn.hidden") == 8
+    assert matching.step(found.configs[1], "ffn.hidden") == 8
     found = made(
         {"depth": ["arch.layers=2", "arch.layers=3"]},
         match_by="arch.dim",
@@ -125,7 +125,7 @@ def test_a_crooked_cost_is_solved_in_few_tries() -> None:
         tries.append(width)
         return 3 * width**2 + 1000 * width
 
-    assert match.solve(cost, 64, cost(800), step=16) == 800
+    assert matching.solve(cost, 64, cost(800), step=16) == 800
     assert len(tries) < 16
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations import agents, conclusions, execution, figures, plan, report, results
+from ablations import plan, report, results, scheduler, wandb_sweep
 from ablations import study as studies
+from ablations.report import figures, wording
 from tests.helpers.studies import planned, study
-from zoo import config, metrics, run
-from zoo.registry import ZooError
+from zoo import config, metrics
+from zoo.errors import ZooError
+from zoo.training import runner
 
 JUDGING = [metric for metric in metrics.METRICS.values() if metric.better is not None]
 
@@ -87,7 +89,7 @@ def test_tuning_chooses_what_is_best_by_the_metric(metric: metrics.Metric, tmp_p
         for trial, value in enumerate([0.5, 0.9, 0.1])
         for seed in (7, 8)
     }
-    chosen = execution.tuned(planned(tmp_path, summaries, metric.name))
+    chosen = scheduler.tuned(planned(tmp_path, summaries, metric.name))
     assert chosen == {"a": {"optim.lr": 3 if metric.better == "lower" else 2}}
 
 
@@ -109,7 +111,7 @@ def test_a_sweep_of_wandb_has_the_direction_as_its_goal(tmp_path: Path) -> None:
             "metric": metric,
             "common": ["logger=wandb"],
         }
-        agents.write(plan.make(studies.parse(content)), [], tmp_path / "sweep.yaml")
+        wandb_sweep.write(plan.make(studies.parse(content)), [], tmp_path / "sweep.yaml")
         told = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
         assert told["metric"] == {"name": metric, "goal": goal}
 
@@ -131,7 +133,7 @@ def test_the_power_of_another_metric_is_not_told_by_the_spread_of_the_loss() -> 
 
 def test_every_metric_that_a_run_has_is_declared(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    summary = run.run(config.compose([*words, "trainer.max_steps=2"]), tmp_path / "run", [])
+    summary = runner.run(config.compose([*words, "trainer.max_steps=2"]), tmp_path / "run", [])
     assert set(summary["metrics"]) == set(metrics.METRICS)
     measure = {
         name: metrics.of(name) for name in summary["metrics"] if metrics.METRICS[name].better
@@ -170,8 +172,8 @@ def test_a_number_is_finite_or_none(value: Any, number: float | None) -> None:
 
 
 def test_a_large_value_is_shown_without_decimals_and_a_small_one_with_them(tmp_path: Path) -> None:
-    assert conclusions.signed(-12345.678) == "−12,346"
-    assert conclusions.signed(0.12345) == "+0.1235"
+    assert wording.signed(-12345.678) == "−12,346"
+    assert wording.signed(0.12345) == "+0.1235"
 
 
 @pytest.mark.parametrize("name", sorted(metrics.METRICS))

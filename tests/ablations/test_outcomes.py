@@ -16,20 +16,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ablations import (
-    conclusions,
-    effects,
-    execution,
-    figures,
-    live,
-    outcomes,
-    report,
-    results,
-    sections,
-    trials,
-)
+from ablations import outcomes, progress, report, results, scheduler
 from ablations.outcomes import MARK, Outcome
-from ablations.page import Section, Table
+from ablations.report import figures, sections, tuning, wording
+from ablations.report.html import Section, Table
+from ablations.stats import effects
 from tests.helpers.studies import SEEDS, UNIGRAM, planned, study
 from zoo import metrics
 
@@ -187,7 +178,7 @@ def test_a_finished_run_without_a_finite_value_is_reported_as_one_that_diverged(
             )
         ]
         assert states.count("diverged") == 3
-        compared = conclusions.compare(results.load(folder))
+        compared = wording.compare(results.load(folder))
         assert (compared["a"].diverged, compared["a"].verdict) == (3, "inconclusive")
         assert (compared["a"].difference or 0) > 0
     clean = [[re.sub(r"\b(said|seen)\b", "", text) for text in texts] for texts in reports]
@@ -214,7 +205,7 @@ def test_a_point_at_which_a_run_diverged_is_never_chosen(
         for trial, loss in losses.items()
         for seed in (7, 8)
     }
-    chosen = execution.tuned(planned(tmp_path, summaries | {place: bad}))
+    chosen = scheduler.tuned(planned(tmp_path, summaries | {place: bad}))
     assert chosen == {"a": {"optim.lr": 3}}
     told = json.loads((tmp_path / "study.json").read_text(encoding="utf-8"))["tuned"]["a"]
     assert told["means"] == [None, 4.9, 4.8]
@@ -222,7 +213,7 @@ def test_a_point_at_which_a_run_diverged_is_never_chosen(
 
 def test_where_every_trial_diverged_nothing_is_chosen(tmp_path: Path) -> None:
     summaries = {f"{trial}/{seed}": {"status": "diverged"} for trial in range(3) for seed in (7, 8)}
-    assert execution.tuned(planned(tmp_path, summaries)) == {"a": {}}
+    assert scheduler.tuned(planned(tmp_path, summaries)) == {"a": {}}
 
 
 def test_the_live_table_counts_as_the_report_does(
@@ -248,7 +239,7 @@ def test_the_live_table_counts_as_the_report_does(
         jobs=lambda: jobs,
     )
     said = io.StringIO()
-    watch = live.Watch(plan, Console(file=said, width=200))  # type: ignore[arg-type]
+    watch = progress.Watch(plan, Console(file=said, width=200))  # type: ignore[arg-type]
     watch._tell(watch.look())
     watch.console.print(watch.table())
     mean = results.load(folder).table.mean("a")
@@ -325,7 +316,7 @@ def test_what_was_computed_from_a_run_that_learned_nothing_is_marked_and_nothing
     tmp_path: Path,
 ) -> None:
     found = results.load(crossed(tmp_path / "s"))
-    compared = conclusions.compare(found)
+    compared = wording.compare(found)
     section = sections.factorial(found, compared)
     assert isinstance(section, Section)
     tables = [part for part in section.parts if isinstance(part, Table)]
@@ -365,7 +356,7 @@ def test_an_effect_is_marked_by_the_runs_that_are_in_it() -> None:
 @pytest.mark.usefixtures("unpainted")
 def test_a_ladder_marks_the_steps_from_and_to_a_rung_that_learned_nothing(tmp_path: Path) -> None:
     found = results.load(crossed(tmp_path / "s", "ladder"))
-    section = sections.ladder(found, conclusions.compare(found))
+    section = sections.ladder(found, wording.compare(found))
     assert isinstance(section, Section)
     table = next(part for part in section.parts if isinstance(part, Table))
     assert [(row[0], MARK in row[1], MARK in row[4]) for row in table.rows] == [
@@ -432,7 +423,7 @@ def test_a_trial_that_diverged_counts_as_the_worst_where_no_other_value_is_known
         for arm, means in (("base", [100.0, 200.0]), ("a", [None, 400.0]))
     }
     found = results.Results(folder, results.load(study(tmp_path / "t", {"a": 0.1})).runs, content)
-    section = trials.tuning(found)
+    section = tuning.tuning(found)
     assert section is not None
     drawn = json.loads(section.parts[-1].svg)  # type: ignore[union-attr]
     assert drawn == {"base": [150.0, 175.0], "a": [250.0, 325.0]}, (

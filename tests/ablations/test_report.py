@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from ablations import conclusions, report, results
+from ablations import report, results
+from ablations.report import wording
 from ablations.stats import Effect
 from tests.helpers.studies import SEEDS, UNIGRAM, run, study, verdicts
-from zoo.registry import ZooError
+from zoo.errors import ZooError
 
 
 def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:
@@ -143,10 +144,10 @@ def test_where_nothing_learned_there_is_no_difference(tmp_path: Path) -> None:
     for arm, seed in itertools.product(("base", "a"), range(SEEDS)):
         shutil.rmtree(folder / arm / f"seed_{seed}")
         run(folder / arm / f"seed_{seed}", arm, seed, None, "diverged")
-    compared, _ = conclusions.judged(results.load(folder))
+    compared, _ = wording.judged(results.load(folder))
     assert compared is not None
     assert (compared["a"].difference, compared["a"].percent, compared["a"].p) == (None, None, None)
-    said = conclusions.sentence(compared["a"], compared, "val/loss")
+    said = wording.sentence(compared["a"], compared, "val/loss")
     assert said.startswith(
         "a: no run of it or of base learned anything, so that nothing can be said."
     )
@@ -187,7 +188,7 @@ def test_an_accuracy_counts_a_diverged_run_as_none(tmp_path: Path) -> None:
             "diverged" if bad else "finished",
             metrics={} if bad else {"val/accuracy": 0.5 + 0.01 * seed},
         )
-    compared, _ = conclusions.judged(results.load(folder))
+    compared, _ = wording.judged(results.load(folder))
     assert compared is not None
     assert compared["a"].difference == pytest.approx(-0.5 / SEEDS)
 
@@ -323,7 +324,7 @@ def test_a_sweep_names_its_arms_by_what_differs(tmp_path: Path) -> None:
 def test_a_share_is_said_where_it_says_something(
     metric: str, percent: float | None, said: str
 ) -> None:
-    assert conclusions._percent(Effect("a", 5, "better", percent=percent), metric) == said
+    assert wording._percent(Effect("a", 5, "better", percent=percent), metric) == said
 
 
 def test_a_damaged_file_of_one_run_ends_no_report(tmp_path: Path) -> None:
@@ -349,6 +350,6 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 def test_the_order_of_the_runs_changes_nothing(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.03, "b": -0.02})
     found = results.load(folder)
-    before = conclusions.compare(found)
+    before = wording.compare(found)
     random.Random(3).shuffle(found.runs)
-    assert conclusions.compare(found) == before
+    assert wording.compare(found) == before

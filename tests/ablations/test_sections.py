@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations import conclusions, design, effects, figures, report, sections, trials
-from ablations.page import Picture, Section, Table
+from ablations import design, report
+from ablations.report import figures, sections, tuning, wording
+from ablations.report.html import Picture, Section, Table
+from ablations.stats import effects
 from tests.helpers.studies import SEEDS, UNIGRAM, judged, run, study
 
 
@@ -107,7 +109,7 @@ def test_a_main_effect_that_depends_on_another_factor_is_not_left_to_be_read_by_
         assert said.search(text), where
         assert simple.search(text), where
     plain = crossed(tmp_path / "t", 2, rows, lambda a, b: 0.2 * a + 0.2 * b, design="factorial")
-    assert conclusions.warnings(*judged(plain)) == []
+    assert wording.warnings(*judged(plain)) == []
     assert "not by itself" not in str(sections.factorial(*judged(plain)))
 
 
@@ -117,7 +119,7 @@ def test_the_interaction_that_is_largest_is_drawn_first(tmp_path: Path) -> None:
         crossed(tmp_path / "s", 3, rows, lambda a, b, c: 0.2 * a + 0.4 * b * c, design="factorial")
     )
     values = found.table.values
-    one, two, means = sections._pairs(values, conclusions.levels(found))[0]
+    one, two, means = sections._pairs(values, wording.levels(found))[0]
     assert (one, two) == ("b", "c")
     assert means["1", "1"] - means["0", "0"] == pytest.approx(0.4, abs=0.02)
 
@@ -139,7 +141,7 @@ def test_a_fraction_says_of_what_it_is_one(tmp_path: Path) -> None:
 def test_factors_that_vary_together_are_one(tmp_path: Path) -> None:
     levels = {"base": {"a": "a.x=0", "b": "b.x=0"}, "both": {"a": "a.x=1", "b": "b.x=1"}}
     found, _ = judged(study(tmp_path / "s", {"both": 0.1}, levels=levels, pairs=[["a", "b"]]))
-    assert conclusions.levels(found) == {"base": {"a & b": "0 & 0"}, "both": {"a & b": "1 & 1"}}
+    assert wording.levels(found) == {"base": {"a & b": "0 & 0"}, "both": {"a & b": "1 & 1"}}
 
 
 def test_a_design_that_cannot_be_estimated_says_why(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_a_ladder_has_steps_and_says_that_the_order_decides(tmp_path: Path) -> N
     )
     assert rows["2"]["p (paired t, Holm)"] > ".05"
     assert "The order decides" in prose(section)
-    assert any("not of the last" in line for line in conclusions.remarks(found, compared))
+    assert any("not of the last" in line for line in wording.remarks(found, compared))
     for seed in range(SEEDS):
         shutil.rmtree(folder / "2" / f"seed_{seed}")
     rows = table(sections.ladder(*judged(folder)))
@@ -283,7 +285,7 @@ def test_a_verdict_is_not_without_what_other_documents_would_say(
         if row["arm"] == "a"
     )
     assert row["documents"] == str(documents - 1)
-    paired = conclusions.paired_documents(found, "a")
+    paired = wording.paired_documents(found, "a")
     if documents > 2 and paired is not None:
         over = effects.documents(paired)
         assert (float(row["documents_low"]), float(row["documents_high"])) == pytest.approx(
@@ -374,7 +376,7 @@ def test_tuning_shows_what_was_chosen_and_flags_edges(tmp_path: Path) -> None:
     }
     (folder / "study.json").write_text(json.dumps(content))
     found, _ = judged(folder)
-    section = trials.tuning(found)
+    section = tuning.tuning(found)
     rows = table(section)
     assert (rows["base"]["at the edge"], rows["a"]["at the edge"]) == ("–", "optim.lr"), (
         "a grid of one value has no edge"

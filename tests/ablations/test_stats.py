@@ -16,10 +16,10 @@ from scipy import stats as scipy_stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
-from ablations import effects, stats
+from ablations import stats
 from ablations.outcomes import Outcome
-from ablations.stats import Comparison, compare
-from zoo.registry import ZooError
+from ablations.stats import Comparison, compare, effects
+from zoo.errors import ZooError
 
 REPEATS = 6000
 UNEQUAL = (1.0, 0.5, 1.0, 1.0, 1.5, 2.0)  # standard deviations of the baseline and of five arms

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from ablations import agents, dashboard, execution, plan
+from ablations import plan, scheduler, wandb_sweep
 from ablations import study as studies
+from ablations.report import wandb_report
 from tests.helpers.wandb_files import read_wandb, wandb_records
 from zoo import config
-from zoo.dashboard import begin
+from zoo.training.wandb_logger import begin
 
 Study = Callable[..., str]
 Ablate = Callable[..., Any]
@@ -84,7 +85,7 @@ def test_a_study_is_a_group_of_its_arms_and_ends_with_its_report(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("the network is gone")
 
-    monkeypatch.setattr("zoo.dashboard.begin", fail)
+    monkeypatch.setattr("zoo.training.wandb_logger.begin", fail)
     assert ablate(*line) == 0, "the study has ended well without it"
     said = " ".join(capsys.readouterr().out.split())
     assert said.endswith("did not take the report (OSError: the network is gone); it is in here")
@@ -119,22 +120,23 @@ def test_online_a_page_and_a_workspace_are_saved(
         saved.append((type(self).__name__, self.project))
         return SimpleNamespace(url="https://there")
 
-    monkeypatch.setattr("zoo.dashboard.mode", lambda asked: "online")
+    monkeypatch.setattr("zoo.training.wandb_logger.mode", lambda asked: "online")
     monkeypatch.setattr(
-        "zoo.dashboard.begin", lambda *told, mode, **about: begin(*told, mode="offline", **about)
+        "zoo.training.wandb_logger.begin",
+        lambda *told, mode, **about: begin(*told, mode="offline", **about),
     )
     monkeypatch.setattr("wandb_workspaces.reports.v2.Report.save", save)
     monkeypatch.setattr("wandb_workspaces.workspaces.Workspace.save", save)
-    assert dashboard.publish(made) == ["In Weights & Biases: https://there"] * 2
+    assert wandb_report.publish(made) == ["In Weights & Biases: https://there"] * 2
     assert saved == [("Report", "zoo"), ("Workspace", "zoo")]
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    assert "pip install 'transformer-zoo[report]'" in dashboard.publish(made)[0]
+    assert "pip install 'transformer-zoo[report]'" in wandb_report.publish(made)[0]
 
 
 def test_the_page_and_the_workspace_show_the_arms_of_the_runs_that_count() -> None:
     place = SimpleNamespace(entity=None, project="zoo")
     metric = "val/bits_per_byte"
-    page = dashboard.page(GROUP, metric, "- rms is **better**", place)._to_model()
+    page = wandb_report.page(GROUP, metric, "- rms is **better**", place)._to_model()
     told = json.loads(page.spec.model_dump_json(by_alias=True, exclude_none=True))
     assert page.project.name == "zoo"
     text, grid, table = (
@@ -158,7 +160,7 @@ def test_the_page_and_the_workspace_show_the_arms_of_the_runs_that_count() -> No
     assert [one["value"] for one in report["filters"]["filters"]] == [GROUP, "report"]
     assert '"val": "comparison"' in json.dumps(table)
 
-    view = dashboard.workspace(GROUP, metric, place)._to_model()
+    view = wandb_report.workspace(GROUP, metric, place)._to_model()
     section = json.loads(view.spec.model_dump_json(by_alias=True, exclude_none=True))["section"]
     (shown,), (beside,) = section["panelBankConfig"]["sections"], section["runSets"]
     assert [panel["config"] for panel in shown["panels"]] == [panel["config"] for panel in panels]
@@ -169,13 +171,13 @@ def test_the_page_and_the_workspace_show_the_arms_of_the_runs_that_count() -> No
 def test_the_readme_names_the_panels() -> None:
     told = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     assert [
-        panel.title for panel in dashboard._panels("val/loss") if f"`{panel.title}`" not in told
+        panel.title for panel in wandb_report._panels("val/loss") if f"`{panel.title}`" not in told
     ] == []
 
 
 def test_a_column_is_of_numbers_or_of_words(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("arm,p,note\n1,,2\nb,0.5,\n", encoding="utf-8")
-    assert dashboard.table(tmp_path / "x.csv").data == [["1", None, 2.0], ["b", 0.5, None]]
+    assert wandb_report.table(tmp_path / "x.csv").data == [["1", None, 2.0], ["b", 0.5, None]]
 
 
 def commands(file: Path) -> list[list[str]]:
@@ -211,7 +213,7 @@ def test_agents_run_precisely_the_studys_runs(
         study(factors={"attn": ["attn=mha", shared], "norm": ["norm=layer", "norm=rms"]}),
         [],
     )
-    monkeypatch.setattr(execution, "execute", lambda one, *_: taken.extend(one.jobs()) or 0)
+    monkeypatch.setattr(scheduler, "execute", lambda one, *_: taken.extend(one.jobs()) or 0)
     assert ablate(word, "logger=wandb", "optim.lr=0.002", "wandb_sweep=sweep.yaml") == 0
     assert not Path("studies").exists()
     for line in commands(Path("sweep.yaml")):
@@ -231,7 +233,7 @@ def test_agents_run_precisely_the_studys_runs(
 
 
 def test_the_command_of_a_sweeps_file_can_be_pasted(study: Study) -> None:
-    agents.write(planned(study(), "logger=wandb"), [], Path("my sweep.yaml"))
+    wandb_sweep.write(planned(study(), "logger=wandb"), [], Path("my sweep.yaml"))
     assert "wandb sweep 'my sweep.yaml'" in Path("my sweep.yaml").read_text(encoding="utf-8")
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.helpers.token_caches import only, source
 from zoo.data import cache
 from zoo.data.cache import Tokens, load
-from zoo.data.text import Text
-from zoo.data.tokenizer import BPE, Byte, Tokenizer, loads
+from zoo.data.files import Text
+from zoo.data.tokenizers import BPE, Byte, Tokenizer, loads
 
 
 @pytest.mark.parametrize("tokenizer", [Byte(), BPE(vocab=300)], ids=["byte", "bpe"])
@@ -63,9 +63,9 @@ def test_a_warm_start_imports_no_heavy_library(folder, tmp_path):
     load(source(folder), BPE(vocab=300), tmp_path / "cache")
     program = f"""
 import sys
-from zoo.data import cache, text, tokenizer
-files = text.Text(path={str(folder)!r}, val_fraction=.2, test_fraction=.1)
-corpus = cache.load(files, tokenizer.BPE(vocab=300), {str(tmp_path / "cache")!r})
+from zoo.data import cache, files, tokenizers
+source = files.Text(path={str(folder)!r}, val_fraction=.2, test_fraction=.1)
+corpus = cache.load(source, tokenizers.BPE(vocab=300), {str(tmp_path / "cache")!r})
 assert corpus.splits["train"].bytes
 print(sorted({{"torch", "pyarrow", "tokenizers", "rich", "lightning"}} & set(sys.modules)))
 """

@@ -8,9 +8,9 @@ import pytest
 from tests.helpers.token_caches import only, source
 from zoo.data import cache
 from zoo.data.cache import load
-from zoo.data.text import Text
-from zoo.data.tokenizer import BPE, Byte
-from zoo.registry import ZooError
+from zoo.data.files import Text
+from zoo.data.tokenizers import BPE, Byte
+from zoo.errors import ZooError
 
 
 def harm_bytes(folder):

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from zoo import registry, scan
-from zoo.data.corpus import BY_DOCUMENT, WITHIN_DOCUMENTS, Python
-from zoo.data.text import Text
-from zoo.registry import ZooError
+from zoo import config, registry
+from zoo.data.files import Text
+from zoo.data.source import BY_DOCUMENT, WITHIN_DOCUMENTS, Python
+from zoo.errors import ZooError
 
 
 def texts(source):
@@ -267,7 +267,7 @@ def test_a_link_to_nowhere_and_a_pipe_are_counted(folder):
 
 
 def test_sources_are_declared():
-    scan.discover(["zoo.data"])
+    config.discover()
     assert {"python", "text"} <= set(registry.entries("data"))
     assert {"byte", "bpe"} <= set(registry.entries("tokenizer"))
     assert isinstance(

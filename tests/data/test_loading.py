@@ -6,8 +6,8 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Tokens
-from zoo.data.loading import IGNORE, Blocks, GlobalBatches, unprepared
-from zoo.registry import ZooError
+from zoo.data.dataset import IGNORE, Blocks, GlobalBatches, unprepared
+from zoo.errors import ZooError
 
 
 def take(batches, count):

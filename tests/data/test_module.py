@@ -7,10 +7,11 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zoo.data.cache import Corpus
-from zoo.data.loading import IGNORE
-from zoo.data.module import Data
-from zoo.data.tokenizer import Byte
-from zoo.registry import ZooError, build
+from zoo.data.datamodule import Data
+from zoo.data.dataset import IGNORE
+from zoo.data.tokenizers import Byte
+from zoo.errors import ZooError
+from zoo.registry import build
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from zoo import storage
 from zoo.data import cache, readers
-from zoo.data.corpus import Unreadable
-from zoo.data.stream import Stream
-from zoo.data.text import Text
-from zoo.data.tokenizer import Byte
-from zoo.registry import ZooError
+from zoo.data.files import Text
+from zoo.data.source import Unreadable
+from zoo.data.streaming import Stream
+from zoo.data.tokenizers import Byte
+from zoo.errors import ZooError
+from zoo.utils import files
 
 WHOLE = {"val_fraction": 0, "test_fraction": 0}
 # Each is a pattern, an address or an option to something; the plain ones are what the patterns match.
@@ -167,8 +167,8 @@ def test_names_that_are_not_text_can_be_counted_and_written(tmp_path: Path) -> N
     (tmp_path / "b.\udcff").write_text("b")
     skipped = Text(path=str(tmp_path), **WHOLE).splits().skipped
     assert skipped == {"suffix '.\\udcff'": 1}
-    storage.write_json(tmp_path / "summary.json", {"path": "b.\udcff"})
-    assert storage.read_json(tmp_path / "summary.json") == {"path": "b.\udcff"}
+    files.write_json(tmp_path / "summary.json", {"path": "b.\udcff"})
+    assert files.read_json(tmp_path / "summary.json") == {"path": "b.\udcff"}
 
 
 def lines(*rows: Any) -> bytes:

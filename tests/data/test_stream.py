@@ -14,14 +14,14 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.helpers.token_caches import only, source
 from zoo import config
-from zoo.data import cache, stream
+from zoo.data import cache, streaming
 from zoo.data.cache import Corpus, Tokens
-from zoo.data.loading import Blocks, GlobalBatches, unprepared
-from zoo.data.module import Data
-from zoo.data.stream import Stream
-from zoo.data.tokenizer import BPE, Byte
+from zoo.data.datamodule import Data
+from zoo.data.dataset import Blocks, GlobalBatches, unprepared
+from zoo.data.streaming import Stream
+from zoo.data.tokenizers import BPE, Byte
+from zoo.errors import ZooError
 from zoo.objectives import MaskedLM
-from zoo.registry import ZooError
 
 BYTE, LENGTH = Byte(), 4
 TEXTS = [
@@ -138,9 +138,9 @@ def test_resuming_tokenises_nothing_that_lies_before_the_buffer(
 ) -> None:
     first, tokenised = streamed(documents, buffer=3), []
     first.__getitems__(range(20))
-    plain = stream.encoded
+    plain = streaming.encoded
     monkeypatch.setattr(
-        stream,
+        streaming,
         "encoded",
         lambda texts, tokenizer: (
             (tokenised.append(text), (text, ids))[1] for text, ids in plain(texts, tokenizer)

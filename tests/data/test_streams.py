@@ -1,4 +1,4 @@
-from zoo.streams import derive
+from zoo.utils.seeding import derive
 
 
 def test_streams_differ_by_seed_and_by_name():

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.token_caches import STRANGE
-from zoo.data import tokenizer as module
-from zoo.data.tokenizer import BPE, EOT, Byte, loads
-from zoo.registry import ZooError
+from zoo.data import tokenizers as module
+from zoo.data.tokenizers import BPE, EOT, Byte, loads
+from zoo.errors import ZooError
 
 TRAINING = ["the cat sat on the mat\n" * 20, STRANGE * 3, "def f(x):\n    return x + 1\n" * 20]
 

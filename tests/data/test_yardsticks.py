@@ -4,12 +4,12 @@ import math
 import numpy as np
 import pytest
 
-from zoo.data.yardsticks import unigram_nats, yardsticks
+from zoo.data.baselines import baseline_bits, unigram_nats
 
 
 def test_a_constant_text():
     n = 100_000
-    found = yardsticks([b"a" * n], b"a" * 50)
+    found = baseline_bits([b"a" * n], b"a" * 50)
     assert found["unigram"] == pytest.approx(-math.log2((n + 1) / (n + 256)))
     assert found["bigram"] == pytest.approx(
         (found["unigram"] + 49 * -math.log2(n / (n - 1 + 256))) / 50
@@ -19,29 +19,29 @@ def test_a_constant_text():
 
 def test_two_equally_likely_letters_need_one_bit():
     text = np.random.default_rng(0).choice([97, 98], 200_000).astype(np.uint8).tobytes()
-    found = yardsticks([text[:70_001], b"", text[70_001:150_000]], text[150_000:])
+    found = baseline_bits([text[:70_001], b"", text[70_001:150_000]], text[150_000:])
     assert found["unigram"] == pytest.approx(1, abs=0.005)
     assert found["bigram"] == pytest.approx(1, abs=0.008)
     assert found["xz"] > 1
 
 
 def test_an_alternation_is_one_bit_by_letter_and_none_by_pair():
-    found = yardsticks([b"ab" * 50_000], b"ab" * 500)
+    found = baseline_bits([b"ab" * 50_000], b"ab" * 500)
     assert found["unigram"] == pytest.approx(1, abs=0.005)
     assert found["bigram"] < 0.01
-    assert yardsticks([], b"ab")["bigram"] == 8
+    assert baseline_bits([], b"ab")["bigram"] == 8
 
 
 @pytest.mark.parametrize("pieces", [[b"ab"], [b"a", b"b"], [b"a", b"", b"b"]])
 def test_a_pair_counts_wherever_the_text_is_cut(pieces):
     first, second = 2 / (2 + 256), 2 / (1 + 256)
-    assert yardsticks(pieces, b"ab")["bigram"] == pytest.approx(
+    assert baseline_bits(pieces, b"ab")["bigram"] == pytest.approx(
         -(math.log2(first) + math.log2(second)) / 2
     )
 
 
 def test_an_empty_text_has_no_figure():
-    assert all(math.isnan(value) for value in yardsticks([b"abc"], b"").values())
+    assert all(math.isnan(value) for value in baseline_bits([b"abc"], b"").values())
     assert math.isnan(unigram_nats(np.arange(3), np.arange(0), 3))
 
 

@@ -19,11 +19,12 @@ __all__ = ["own_place", "text", "words"]
 @pytest.fixture
 def train(words: list[str]) -> Callable[..., dict[str, Any]]:
     """Train in this process; gives the summary. Exceptions pass through."""
-    from zoo import config, run
+    from zoo import config
+    from zoo.training import runner
 
     def train(folder: Path | str, *overrides: str) -> dict[str, Any]:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        return run.run(config.compose([*words, *overrides]), Path(folder), list(overrides))
+        return runner.run(config.compose([*words, *overrides]), Path(folder), list(overrides))
 
     return train
 

@@ -27,10 +27,13 @@ from omegaconf import OmegaConf
 
 from tests.helpers.runs import Hostile, Train, equal, in_shards, losses, summary, weights, when
 from tests.helpers.wandb_files import read_wandb
-from zoo import callbacks, config, generate, registry, run, storage
+from zoo import config, errors, generate
 from zoo import train as train_command
-from zoo.registry import ZooError
-from zoo.sharding import Sharded
+from zoo.checkpoints import reading
+from zoo.checkpoints import weights as checkpoint_weights
+from zoo.errors import ZooError
+from zoo.training import callbacks, runner
+from zoo.training.fsdp import Sharded
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Same = Callable[[str], bool]
@@ -64,7 +67,7 @@ def whole(folder: Path | str) -> dict[str, Any]:
         if path.suffix in (".yaml", ".json", ".csv", ".ckpt")
     ]
     for path in files:
-        storage.read_checkpoint(path) if path.suffix == ".ckpt" else OmegaConf.load(
+        reading.read_checkpoint(path) if path.suffix == ".ckpt" else OmegaConf.load(
             path
         ) if path.suffix == ".yaml" else None
     return {path.name: path.read_bytes() for path in files}
@@ -115,7 +118,7 @@ def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path) -> None
         pytest.raises(
             SystemExit, match=r"^error: run/last.ckpt \(No space left on device\): free some$"
         ),
-        registry.plainly(),
+        errors.cli_errors(),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run/last.ckpt")
 
@@ -189,14 +192,14 @@ def test_so_is_one_of_shards_of_which_a_part_is_missing(train: Train, gone: str 
     train("run", *words)
     expected, last = weights("run"), Path("run/checkpoints/last.ckpt")
     folder = in_shards(last, 2)
-    assert equal(expected, storage.read_checkpoint(last)["state_dict"])
+    assert equal(expected, reading.read_checkpoint(last)["state_dict"])
     if gone == "all":
         shutil.rmtree(folder)
     elif gone is not None:
         (folder / gone).unlink()
     told = train("run", *words, "resume=auto")
     assert ("last.ckpt" in (told.get("note") or "")) == (gone is not None)
-    assert equal(expected, storage.read_checkpoint(last)["state_dict"])
+    assert equal(expected, reading.read_checkpoint(last)["state_dict"])
 
 
 def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(
@@ -222,7 +225,7 @@ def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
     with pytest.raises(
-        storage.Damaged,
+        reading.Damaged,
         match=r"a checksum differs. It is last.damaged now, so that resume=auto goes on from",
     ):
         Second(2).load_checkpoint(last)
@@ -262,7 +265,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_kept(train: Train) -> No
         checkpoint["zoo"]["format"] += 1
         torch.save(checkpoint, f"run/checkpoints/{name}.ckpt")
     before = Path("run/checkpoints/last.ckpt").read_bytes()
-    for read in (lambda: train("run", "resume=auto"), lambda: storage.load_model("run")):
+    for read in (lambda: train("run", "resume=auto"), lambda: checkpoint_weights.load_model("run")):
         with pytest.raises(
             ZooError, match=r"ckpt is of format 2, which a newer version .* this one reads format 1"
         ):
@@ -314,8 +317,8 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_was(
         (folder / ".lock").chmod(0o444)
         powerless(True)
         with pytest.raises(PermissionError, match=f"Permission denied.*{name}"):
-            run.run(given, folder, [])
-        assert storage.load_model(folder)[2]["seed"] == 0, "it can still be read"
+            runner.run(given, folder, [])
+        assert checkpoint_weights.load_model(folder)[2]["seed"] == 0, "it can still be read"
         powerless(False)
         assert whole(folder) == before
         for place in (folder, folder / "checkpoints"):
@@ -349,7 +352,7 @@ def test_a_wandb_that_does_not_answer_makes_the_run_offline(
 ) -> None:
     import wandb
 
-    from zoo import dashboard
+    from zoo.training import wandb_logger
 
     began = wandb.init
 
@@ -359,10 +362,10 @@ def test_a_wandb_that_does_not_answer_makes_the_run_offline(
         return began(mode=mode, **about)
 
     monkeypatch.setattr(wandb, "init", init)
-    begun = dashboard.begin(config.compose()["logger"], tmp_path, mode="online")
+    begun = wandb_logger.begin(config.compose()["logger"], tmp_path, mode="online")
     assert begun.settings.mode == "offline"
     assert "the server is down" in caplog.text
-    dashboard.finish(0)
+    wandb_logger.finish(0)
 
 
 def test_a_data_worker_that_is_killed_ends_the_run_with_a_sentence(

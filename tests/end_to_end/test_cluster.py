@@ -17,7 +17,8 @@ import torch
 from tests.helpers.commands import bounded
 from tests.helpers.probe import PROBE
 from tests.helpers.runs import Train, losses, summary, weights
-from zoo import storage
+from zoo.checkpoints import reading
+from zoo.checkpoints import weights as checkpoint_weights
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SRUN = """#!{python}
@@ -39,7 +40,7 @@ def alike(one: str, other: str) -> None:
         assert float(val or 0) == pytest.approx(float(val_ or 0), abs=2e-5)
     for name, weight in weights(one).items():
         torch.testing.assert_close(
-            storage.read_checkpoint(other)["state_dict"][name], weight, rtol=1e-3, atol=1e-4
+            reading.read_checkpoint(other)["state_dict"][name], weight, rtol=1e-3, atol=1e-4
         )
 
 
@@ -123,7 +124,7 @@ def test_a_run_in_shards_goes_on_with_any_other_processes(
     assert exported.returncode == 0, exported.stderr
     from safetensors.torch import load_file
 
-    expected = storage.weights(storage.read_checkpoint("two"))
+    expected = checkpoint_weights.weights(reading.read_checkpoint("two"))
     found = load_file("model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)

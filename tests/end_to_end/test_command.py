@@ -23,9 +23,10 @@ from omegaconf import OmegaConf
 from ablations import run as ablate
 from tests.helpers.runs import Train, equal, losses, summary, weights, when
 from tests.helpers.wandb_files import read_wandb
-from zoo import config, cost, generate, hardware, train
+from zoo import config, cost, generate, train
 from zoo.components import __main__ as components
-from zoo.registry import ZooError
+from zoo.cost import gpus
+from zoo.errors import ZooError
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Refused = Callable[..., str]
@@ -139,7 +140,7 @@ def test_what_this_machine_cannot_run_is_refused_before_a_model_is_made(
         raise AssertionError("a model was made first")
 
     monkeypatch.setattr(train, "refuse_meaningless", made)
-    monkeypatch.setattr(hardware, "no_gpu", lambda: True)
+    monkeypatch.setattr(gpus, "no_gpu", lambda: True)
     assert "this machine has no GPU: choose trainer=cpu" in refused(
         train, "trainer.accelerator=gpu"
     )

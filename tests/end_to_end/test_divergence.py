@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from tests.helpers.runs import TINY, Train, equal, in_shards, summary, weights, when
-from zoo import generate, lit, objectives, storage
-from zoo.data.yardsticks import stuck
-from zoo.divergence import Diverged
+from zoo import generate, objectives
+from zoo.checkpoints import reading
+from zoo.checkpoints import weights as checkpoint_weights
+from zoo.data.baselines import stuck
+from zoo.errors import ZooError
 from zoo.hf.__main__ import main as export
-from zoo.registry import ZooError
-from zoo.sharding import Sharded
+from zoo.training import module as lightning_module
+from zoo.training.divergence import Diverged
+from zoo.training.fsdp import Sharded
 
 FREE = ("optim=schedule_free", "schedule=constant")
 
@@ -122,7 +125,7 @@ def test_weights_that_are_not_finite_are_not_kept(
         train("run", *every)
     told = summary("run")
     assert (told["status"], told["diverged"]["step"]) == ("diverged", 6)
-    kept = storage.read_checkpoint("run/checkpoints/last.ckpt")
+    kept = reading.read_checkpoint("run/checkpoints/last.ckpt")
     assert kept["global_step"] == 3
     assert not Path("run/checkpoints/previous.ckpt").exists()
 
@@ -156,7 +159,7 @@ def test_a_training_loss_that_is_not_finite_in_one_micro_batch_ends_the_run(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the step is skipped, so that neither weights nor evaluations know of it."""
-    step = lit.Learner.training_step
+    step = lightning_module.LMModule.training_step
 
     def overflowing(self: Any, batch: Any, index: int) -> Tensor:
         loss = step(self, batch, index)
@@ -165,9 +168,9 @@ def test_a_training_loss_that_is_not_finite_in_one_micro_batch_ends_the_run(
             self.shown[0] += torch.inf
         return loss
 
-    monkeypatch.setattr(lit.Learner, "training_step", overflowing)
+    monkeypatch.setattr(lightning_module.LMModule, "training_step", overflowing)
     monkeypatch.setattr(
-        "zoo.callbacks.Watch._is_cheap", staticmethod(lambda trainer, module: False)
+        "zoo.training.callbacks.Watch._is_cheap", staticmethod(lambda trainer, module: False)
     )
     words = ("trainer.accumulate=2", "trainer.log_every=100", "trainer.checkpoint_every=100")
     with pytest.raises(Diverged, match=r"^train/loss became inf at step 4"):
@@ -178,7 +181,7 @@ def test_a_training_loss_that_is_not_finite_in_one_micro_batch_ends_the_run(
 def test_a_watched_figure_that_is_not_finite_ends_the_run(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zoo.vitals.peak_memory", lambda: torch.inf)
+    monkeypatch.setattr("zoo.training.monitors.peak_memory", lambda: torch.inf)
     with pytest.raises(Diverged, match=r"train/memory_bytes became inf at step 2"):
         train("run", "trainer.watch_every=2", "trainer.log_every=100")
 
@@ -243,7 +246,7 @@ def test_a_share_of_a_checkpoint_that_is_not_finite_ends_all_ranks(train: Train)
     train("run")
     last = Path("run/checkpoints/last.ckpt")
     part = in_shards(last, 2) / "1.pt"
-    model = storage.load_model("run")[0]
+    model = checkpoint_weights.load_model("run")[0]
 
     class Second(Sharded):
         global_rank, world_size, is_global_zero = 1, 2, True  # type: ignore[assignment]
@@ -257,7 +260,7 @@ def test_a_share_of_a_checkpoint_that_is_not_finite_ends_all_ranks(train: Train)
     saved["state_dict"]["model.embed.weight"]["own rows"][0, 0] = torch.nan
     torch.save(saved, part)
     with pytest.raises(
-        storage.Damaged,
+        reading.Damaged,
         match=r"of a run that had diverged.* It is last.damaged now, so that resume=auto",
     ):
         Second(2).load_checkpoint(last)
@@ -270,7 +273,7 @@ def test_what_loads_weights_that_are_not_finite_says_so(
     from zoo import hf
 
     train("run", "model=gpt2", *TINY)
-    model = storage.load_model("run")[0]
+    model = checkpoint_weights.load_model("run")[0]
     theirs = hf.to_hf(model)
     best = "run/checkpoints/best.ckpt"
     harmed(best, torch.nan)
@@ -294,7 +297,7 @@ def test_what_loads_weights_that_are_not_finite_says_so(
 
 def test_logits_that_are_not_finite_are_a_sentence_whatever_the_temperature() -> None:
     from tests.helpers.components import make, tokens
-    from zoo import decoding
+    from zoo import generation
 
     model = make()
     with torch.no_grad():
@@ -303,6 +306,6 @@ def test_logits_that_are_not_finite_are_a_sentence_whatever_the_temperature() ->
         )
     for temperature in (0.0, 0.8):
         with pytest.raises(ZooError, match="the model's logits are not finite"):
-            decoding.generate(model, tokens(), 3, temperature=temperature)
+            generation.generate(model, tokens(), 3, temperature=temperature)
     with pytest.raises(ZooError, match="the model's logits are not finite"):
-        decoding.at_places(model, tokens(), torch.tensor([1]), 32)
+        generation.at_places(model, tokens(), torch.tensor([1]), 32)

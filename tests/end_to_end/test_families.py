@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from tests.helpers.runs import equal, losses, summary, weights, when
-from zoo import lit, screen, storage
-from zoo.registry import ZooError
+from zoo.checkpoints import weights as checkpoint_weights
+from zoo.errors import ZooError
+from zoo.training import module, result_screen
 
 Train = Callable[..., dict[str, Any]]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -22,8 +23,8 @@ each_family = pytest.mark.parametrize("model", FAMILIES, ids="-".join)
 
 
 def learner(folder: str) -> Any:
-    model, tokenizer, config = storage.load_model(folder)
-    return lit.learner(config, model, tokenizer)
+    model, tokenizer, config = checkpoint_weights.load_model(folder)
+    return module.lm_module(config, model, tokenizer)
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, ["model=bert", "loader.isolate=true"]], ids="-".join)
@@ -36,7 +37,7 @@ def test_it_learns_and_ends_as_a_run_does(train: Train, model: list[str]) -> Non
     assert told["metrics"]["train/tokens_per_second"] > 0
     assert "«" in told["sample"]
     shown = io.StringIO()
-    screen.show(told, Path("run"), Console(file=shown, width=200))
+    result_screen.show(told, Path("run"), Console(file=shown, width=200))
     assert told["over"] in shown.getvalue()
     assert "xz" not in shown.getvalue(), "the yardsticks measure something else"
     assert ("MASK" in shown.getvalue()) == ("objective=seq2seq" not in model)

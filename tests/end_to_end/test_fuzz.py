@@ -18,9 +18,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from zoo import config, models, registry, run, train
-from zoo.registry import plainly
-from zoo.settings import Loader, Trainer
+from zoo import config, models, registry, train
+from zoo.config.schema import Loader, Trainer
+from zoo.errors import cli_errors
+from zoo.training import runner
 
 SECONDS = 30  # of a line, on a machine that others share; most take a twentieth of one
 TINY = [
@@ -43,7 +44,7 @@ WORTH_TRAINING = {
 }  # beyond that a line is only made, on the meta device
 
 config.discover()
-CHOSEN = config._chosen()
+CHOSEN = sys.modules["zoo.config.compose"]._chosen()
 ODD = [
     "0",
     "-1",
@@ -250,7 +251,7 @@ def within(seconds: float) -> Iterator[None]:
 def trained(words: list[str], folder: Path) -> str:
     """What `python -m zoo.train` would do with these words, and how it ends: with a sentence, or "" after two steps."""
     try:
-        with plainly(), within(SECONDS):
+        with cli_errors(), within(SECONDS):
             sys.argv = ["zoo.train", *words]
             arguments = train.asked()
             if train.only_asks(arguments):
@@ -262,7 +263,7 @@ def trained(words: list[str], folder: Path) -> str:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
                 composed["trainer"]["max_steps"] = min(2, composed["trainer"]["max_steps"])
-                assert run.run(composed, folder, job)["status"] == "finished"
+                assert runner.run(composed, folder, job)["status"] == "finished"
     except SystemExit as ending:
         return str(ending.code)
     return ""

@@ -13,7 +13,8 @@ import torch
 
 from tests.helpers.killing import trained
 from tests.helpers.runs import summary
-from zoo import config, storage
+from zoo import config
+from zoo.checkpoints import reading
 
 MODES = {
     "together": (
@@ -61,7 +62,7 @@ def told(folder: Path) -> dict[str, Any]:
         else b"",
     }
     for name in ("last", "best"):
-        saved = storage.read_checkpoint(folder / "checkpoints" / f"{name}.ckpt")
+        saved = reading.read_checkpoint(folder / "checkpoints" / f"{name}.ckpt")
         for part in ("state_dict", "optimizer_states", "lr_schedulers", "global_step", "loops"):
             found[f"{name}.{part}"] = plain(saved[part])
     return found | {

@@ -15,7 +15,8 @@ import torch
 from tests.helpers import probe
 from tests.helpers.probe import PROBE
 from tests.helpers.runs import Train, losses, summary
-from zoo import storage
+from zoo.checkpoints import reading
+from zoo.checkpoints import weights as checkpoint_weights
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 # More experts than tokens choose, an odd number of blocks to evaluate, and a gradient that is clipped.
@@ -52,8 +53,8 @@ def one_process(train: Train, monkeypatch: pytest.MonkeyPatch, *words: str) -> d
         for owner, name in (
             (probe.callbacks.Streams, "on_train_batch_start"),
             (probe.callbacks.Watch, "on_train_batch_end"),
-            (probe.lit.Learner, "on_fit_start"),
-            (probe.lit.Learner, "on_before_zero_grad"),
+            (probe.lightning_module.LMModule, "on_fit_start"),
+            (probe.lightning_module.LMModule, "on_before_zero_grad"),
         ):
             patch.setattr(owner, name, getattr(owner, name))  # to be put back
         probe.watch(Path("alone"))
@@ -94,13 +95,17 @@ def check_alike(told: dict[str, Any], folder: str, dropped: int = 0) -> None:
     norms = seen(0, "alone")["norms"][dropped:]
     assert watched[0]["norms"] == watched[1]["norms"] == pytest.approx(norms, rel=1e-3)
     assert max(norms) == pytest.approx(0.05, rel=1e-3), "that of all processes is clipped"
-    saved = [storage.read_checkpoint(f"{name}/checkpoints/last.ckpt") for name in ("one", folder)]
-    weights, weights_ = (storage.weights(checkpoint) for checkpoint in saved)
+    saved = [reading.read_checkpoint(f"{name}/checkpoints/last.ckpt") for name in ("one", folder)]
+    weights, weights_ = (checkpoint_weights.weights(checkpoint) for checkpoint in saved)
     assert weights.keys() == weights_.keys()
     assert "head.weight" not in weights
     for name in weights:
         torch.testing.assert_close(weights_[name], weights[name], rtol=1e-3, atol=1e-4)
-    assert storage.load_model(folder)[0](torch.zeros(1, 4, dtype=torch.long)).isfinite().all()
+    assert (
+        checkpoint_weights.load_model(folder)[0](torch.zeros(1, 4, dtype=torch.long))
+        .isfinite()
+        .all()
+    )
 
 
 def test_shards_learn_what_one_process_learns(
@@ -150,7 +155,7 @@ def test_copies_learn_what_one_process_learns_also_when_one_is_told_to_stop(
     assert stopped.returncode == 130, stopped.stderr
     assert "interrupted (SIGTERM)" in stopped.stdout
     assert summary("two")["status"] == "interrupted"
-    assert storage.read_checkpoint("two/checkpoints/last.ckpt")["global_step"] == 5
+    assert reading.read_checkpoint("two/checkpoints/last.ckpt")["global_step"] == 5
     run_id, first = summary("two")["id"], [torch.load(f"probe/first{rank}.pt") for rank in range(2)]
     done = command(*words, module=PROBE)
     assert done.returncode == 0, done.stderr

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from tests.helpers.runs import Train, equal, losses, summary, weights, when
-from zoo import config, lit, storage
+from zoo import config
 from zoo import train as command_line
-from zoo.callbacks import Interrupted
-from zoo.registry import ZooError
+from zoo.checkpoints import reading
+from zoo.errors import ZooError
+from zoo.training import module
+from zoo.training.signals import Interrupted
 
 # The first epoch of this stream, about 70 blocks, ends in the 5th step.
 STREAM = (
@@ -83,7 +85,7 @@ def test_a_signal_leaves_a_usable_checkpoint_and_says_so(
     assert signal.getsignal(number) is handler
     assert summary("stopped")["status"] == "interrupted"
     assert signal.Signals(number).name in summary("stopped")["error"]
-    assert storage.read_checkpoint("stopped/checkpoints/last.ckpt")["global_step"] == step
+    assert reading.read_checkpoint("stopped/checkpoints/last.ckpt")["global_step"] == step
     train("stopped", "resume=auto")
     assert equal(weights("whole"), weights("stopped"))
     assert losses("whole") == losses("stopped")
@@ -194,13 +196,13 @@ def test_the_first_step_of_more_is_at_the_rate_of_the_longer_schedule(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: dict[int, float] = {}
-    before = lit.Learner.on_before_optimizer_step
+    before = module.LMModule.on_before_optimizer_step
 
     def noted(self: Any, optimizer: Any) -> None:
         used[self.trainer.global_step] = optimizer.param_groups[0]["lr"]
         before(self, optimizer)
 
-    monkeypatch.setattr(lit.Learner, "on_before_optimizer_step", noted)
+    monkeypatch.setattr(module.LMModule, "on_before_optimizer_step", noted)
     falling = ("schedule=linear", "schedule.warmup=0", "optim.lr=1e-3")
     train("run", *falling)
     assert used[7] == pytest.approx(1e-3 * (1 - 7 / 8))

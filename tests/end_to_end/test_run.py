@@ -15,11 +15,16 @@ import torch
 from omegaconf import OmegaConf
 
 from tests.helpers.runs import Hostile, Train, equal, losses, summary, weights, when
-from zoo import config, console, hardware, lit, registry, storage
+from zoo import config, registry
 from zoo import train as train_command
+from zoo.checkpoints import reading
+from zoo.checkpoints import weights as checkpoint_weights
+from zoo.cost import gpus
 from zoo.data import cache
-from zoo.divergence import Diverged
-from zoo.registry import ZooError
+from zoo.errors import ZooError
+from zoo.training import console
+from zoo.training import module as lightning_module
+from zoo.training.divergence import Diverged
 
 
 def test_rows_are_printed_as_they_come_without_a_terminal(
@@ -64,7 +69,7 @@ def test_the_run_folder_holds_what_the_contract_says(train: Train) -> None:
     assert OmegaConf.load("run/config.yaml").loader.length == 32
     for name in ("last", "best"):
         assert all("=" not in key.name for key in Path("run/checkpoints").iterdir())
-        checkpoint = storage.read_checkpoint(Path("run/checkpoints") / f"{name}.ckpt")
+        checkpoint = reading.read_checkpoint(Path("run/checkpoints") / f"{name}.ckpt")
         assert checkpoint["zoo"]["config"]["norm"]["name"] == "rms"
     steps = [step for step, _, _ in losses("run")]
     assert steps == ["2", "4", "6", "8"]
@@ -124,9 +129,9 @@ def test_a_model_whose_optimiser_keeps_a_mean_is_evaluated_and_saved_as_that(tra
     )
     train("run", *free)
     for name in ("previous", "best", "last"):  # of steps 6 and 7, beside an evaluation and without
-        checkpoint = storage.read_checkpoint(f"run/checkpoints/{name}.ckpt")
+        checkpoint = reading.read_checkpoint(f"run/checkpoints/{name}.ckpt")
         weights, states = (
-            storage.weights(checkpoint),
+            checkpoint_weights.weights(checkpoint),
             checkpoint["optimizer_states"][0]["state"].values(),
         )
         means = {state["x"].numpy().tobytes() for state in states}
@@ -228,7 +233,7 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path: Path) -> Non
     torch.save({"state_dict": {}, "zoo": Hostile()}, tmp_path / "evil2.ckpt")
     for name in ("evil.ckpt", "evil2.ckpt"):
         with pytest.raises(ZooError, match="refused"):
-            storage.read_checkpoint(tmp_path / name)
+            reading.read_checkpoint(tmp_path / name)
     (tmp_path / "shards.ckpt").mkdir()
     torch.save(
         {"state_dict": {}, "zoo": {"config": {}, "tokenizer": ""}, "parts": 2},
@@ -236,7 +241,7 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path: Path) -> Non
     )
     torch.save({"state_dict": {}, "zoo": Hostile()}, tmp_path / "shards.ckpt" / "1.pt")
     with pytest.raises(ZooError, match=r"refused .*1.pt"):
-        storage.read_checkpoint(tmp_path / "shards.ckpt")
+        reading.read_checkpoint(tmp_path / "shards.ckpt")
     assert not Path("owned").exists()
 
 
@@ -247,14 +252,14 @@ def test_a_target_in_a_loaded_configuration_is_refused(train: Train) -> None:
     checkpoint["zoo"]["config"]["norm"]["_target_"] = "os.system"
     torch.save(checkpoint, path)
     with pytest.raises(ZooError, match="_target_"):
-        storage.load_model(path)
+        checkpoint_weights.load_model(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"not a checkpoint at all"])
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "last.ckpt").write_bytes(content)
     with pytest.raises(ZooError, match=r"damaged|refused"):
-        storage.load_model(tmp_path)
+        checkpoint_weights.load_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +268,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None
 def test_a_file_that_is_no_checkpoint_is_not_called_hostile(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "notes.ckpt").write_bytes(content)
     with pytest.raises(ZooError, match=r"notes.ckpt is damaged or not a checkpoint \([^.]*\)$"):
-        storage.read_checkpoint(tmp_path / "notes.ckpt")
+        reading.read_checkpoint(tmp_path / "notes.ckpt")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a,b\n1,2\n", b"step,loss\nx,2\n"])
@@ -291,19 +296,19 @@ def test_compiled_trains_as_eager_does_and_its_checkpoint_is_gone_on_with_in_eag
         "resume=auto",
     )
     assert on["steps"] == 12
-    assert storage.load_model("compiled")[2]["trainer"]["max_steps"] == 12
+    assert checkpoint_weights.load_model("compiled")[2]["trainer"]["max_steps"] == 12
 
 
 def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
     train("run")
-    model, tokenizer, _ = storage.load_model("run/checkpoints/last.ckpt")
+    model, tokenizer, _ = checkpoint_weights.load_model("run/checkpoints/last.ckpt")
     expected = {
         name.removeprefix("model."): weight
         for name, weight in weights("run").items()
         if name.startswith("model.")
     }
     assert equal(model.state_dict(), expected)
-    module = lit.GPT(config.compose(), model, tokenizer)
+    module = lightning_module.GPT(config.compose(), model, tokenizer)
     one, other = (module.generate("3 times", tokens=20, seed=seed) for seed in (0, 1))
     assert module.generate("3 times", tokens=20, seed=0) == one != other
     with pytest.raises(ZooError, match=r"ask for at most 24"):
@@ -313,7 +318,7 @@ def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
 def test_a_precision_that_no_gpu_is_there_for_is_refused_before_a_folder_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hardware, "no_gpu", lambda: True)
+    monkeypatch.setattr(gpus, "no_gpu", lambda: True)
     composed = config.compose(
         ["trainer.accelerator=auto", "trainer.precision=16-mixed", "logger=none"]
     )
@@ -325,7 +330,7 @@ def test_a_resumed_run_does_not_print_its_last_row_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     watch: Any = SimpleNamespace(row={})
-    lines = console.Lines(watch)
+    lines = console.LogPrinter(watch)
     trainer, module = (
         SimpleNamespace(global_step=3, max_steps=6),
         SimpleNamespace(config={"trainer": {"compile": False}}),
@@ -345,7 +350,7 @@ def test_a_resumed_run_does_not_print_its_last_row_again(
 def test_a_precision_that_would_be_replaced_by_another_is_refused(
     train: Train, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(hardware, "no_gpu", lambda: True)
+    monkeypatch.setattr(gpus, "no_gpu", lambda: True)
     with pytest.raises(
         ZooError, match=r"trainer\.precision=16-mixed.*: give trainer\.precision=bf16-mixed"
     ):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.wandb_files import wandb_records
-from zoo import dashboard, train
+from zoo import train
+from zoo.training import wandb_logger
 
 LONG = f"data.path={'x' * 200}"
 
@@ -52,7 +53,7 @@ def test_a_sweeps_runs_are_told_apart_and_their_curves_go_over_steps(
             for row in history
         ]
         steps = [row.step.num for row in history if row.item]
-        assert steps == [int(row[dashboard.STEP]) for row in told if dashboard.STEP in row], (
+        assert steps == [int(row[wandb_logger.STEP]) for row in told if wandb_logger.STEP in row], (
             "W&B's step is the optimiser's"
         )
         assert steps == sorted(set(steps)), "a row a step"
@@ -65,7 +66,9 @@ def test_a_sweeps_runs_are_told_apart_and_their_curves_go_over_steps(
 )
 def test_runs_that_differ_in_what_varies_differ_in_their_names(varied: str) -> None:
     values = ["1", "2", "y" * 300, "y" * 300 + "z"]
-    names = [dashboard.title([LONG, "ffn=gelu", f"{varied}={value}"], [varied]) for value in values]
+    names = [
+        wandb_logger.title([LONG, "ffn=gelu", f"{varied}={value}"], [varied]) for value in values
+    ]
     assert len(set(names)) == len(values)
     assert all(len(name) <= 128 for name in names)
     assert all(name.startswith(f"{varied}=") for name in names)
@@ -75,9 +78,9 @@ def test_labels_and_long_names_are_told_apart_too() -> None:
     arms = [
         f"{'long arm ' * 20}{arm}/seed_{seed}" for arm, seed in itertools.product("ab", range(3))
     ]
-    assert len({dashboard.title([], [], arm) for arm in arms}) == 6
-    assert dashboard.title(["norm=rms", "seed=1"], ["norm"], "mine") == "mine,norm=rms"
-    assert dashboard.title(["logger=wandb"], []) == "default"
+    assert len({wandb_logger.title([], [], arm) for arm in arms}) == 6
+    assert wandb_logger.title(["norm=rms", "seed=1"], ["norm"], "mine") == "mine,norm=rms"
+    assert wandb_logger.title(["logger=wandb"], []) == "default"
 
 
 @pytest.mark.parametrize(
@@ -86,4 +89,4 @@ def test_labels_and_long_names_are_told_apart_too() -> None:
 )
 def test_a_file_that_is_no_sweeps_is_passed_over(tmp_path: Path, content: str) -> None:
     (tmp_path / "multirun.yaml").write_text(content, encoding="utf-8")
-    assert dashboard.sweep(tmp_path / "0") == (None, [])
+    assert wandb_logger.sweep(tmp_path / "0") == (None, [])

@@ -18,10 +18,13 @@ from rich.console import Console
 from torch import Tensor
 
 from tests.helpers.runs import TINY, equal, losses, summary, weights, when
-from zoo import config, cost, lit, models, room, screen, vitals
-from zoo.data.yardsticks import stuck
-from zoo.divergence import Diverged
-from zoo.registry import ZooError
+from zoo import config, cost, models
+from zoo.cost import memory_check
+from zoo.data.baselines import stuck
+from zoo.errors import ZooError
+from zoo.training import module as lightning_module
+from zoo.training import monitors, result_screen
+from zoo.training.divergence import Diverged
 
 Train = Callable[..., dict[str, Any]]
 
@@ -86,7 +89,7 @@ def test_a_gradient_is_that_of_the_mean_over_all_tokens() -> None:
     )
     for parameter in module.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    watched = vitals.Vitals(1, SimpleNamespace(row={}), 0.0)
+    watched = monitors.TrainingMonitor(1, SimpleNamespace(row={}), 0.0)
     watched.on_before_optimizer_step(trainer, module, None)
     trainer.global_step = 1
     watched.on_train_batch_end(trainer, module)
@@ -103,11 +106,11 @@ def test_the_share_of_the_peak_is_worked_out(monkeypatch: pytest.MonkeyPatch) ->
         precision, world_size = "bf16-mixed", 1
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
-    assert vitals.mfu(98_940, 1e9, Trainer()) == pytest.approx(0.1)
+    assert monitors.mfu(98_940, 1e9, Trainer()) == pytest.approx(0.1)
     Trainer.world_size = 2
-    assert vitals.mfu(98_940, 1e9, Trainer()) == pytest.approx(0.05)
+    assert monitors.mfu(98_940, 1e9, Trainer()) == pytest.approx(0.05)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Abacus")
-    assert vitals.mfu(98_940, 1e9, Trainer()) is None
+    assert monitors.mfu(98_940, 1e9, Trainer()) is None
 
 
 def test_a_spike_is_what_lies_far_above_the_mean() -> None:
@@ -115,7 +118,7 @@ def test_a_spike_is_what_lies_far_above_the_mean() -> None:
     losses = torch.rand(
         60, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).tolist()
-    spikes = vitals.Spikes(3.0)
+    spikes = monitors.Spikes(3.0)
     assert not any(spikes.is_spike(loss) for loss in losses)
     assert spikes.mean == pytest.approx(sum(losses) / 60)
     assert spikes.variance == pytest.approx(
@@ -129,7 +132,7 @@ def test_a_spike_is_what_lies_far_above_the_mean() -> None:
 
 
 def test_few_losses_say_nothing_and_one_that_stays_high_is_accepted() -> None:
-    early, late = vitals.Spikes(3.0), vitals.Spikes(3.0)
+    early, late = monitors.Spikes(3.0), monitors.Spikes(3.0)
     assert not any(early.is_spike(loss) for loss in [1.0] * 19 + [1e6])
     for number in range(100):
         late.is_spike(1 + number % 2)
@@ -141,13 +144,13 @@ def test_few_losses_say_nothing_and_one_that_stays_high_is_accepted() -> None:
 def test_what_is_known_of_spikes_is_all_saved() -> None:
     """Saved at any step and loaded, the next ones are judged as they would have been."""
     losses = [2 + math.sin(7 * step) + 3 * (step % 23 == 0) for step in range(120)]
-    plain = vitals.Spikes(2.0)
+    plain = monitors.Spikes(2.0)
     expected = [plain.is_spike(loss) for loss in losses]
-    resumed = vitals.Spikes(2.0)
+    resumed = monitors.Spikes(2.0)
     found = []
     for loss in losses:
         found.append(resumed.is_spike(loss))
-        state, resumed = resumed.state_dict(), vitals.Spikes(2.0)
+        state, resumed = resumed.state_dict(), monitors.Spikes(2.0)
         resumed.load_state_dict(state)
     assert found == expected
     assert 0 < sum(found) < 10
@@ -157,7 +160,7 @@ def test_a_spike_is_skipped_counted_and_remembered(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step leaves the weights as they are, and a run that was killed after it ends bit-equal to one that was not."""
-    step = lit.Learner.training_step
+    step = lightning_module.LMModule.training_step
 
     def spiking(self: Any, batch: Any, index: int) -> Tensor:
         loss = step(self, batch, index)
@@ -171,8 +174,8 @@ def test_a_spike_is_skipped_counted_and_remembered(
     def kill(trainer: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(lit.Learner, "training_step", spiking)
-    monkeypatch.setattr(vitals.Spikes, "known", 3)
+    monkeypatch.setattr(lightning_module.LMModule, "training_step", spiking)
+    monkeypatch.setattr(monitors.Spikes, "known", 3)
     words = ("trainer.spike=4", "schedule=constant")
     told = train("whole", *words)
     assert told["skipped_steps"] == 1
@@ -207,7 +210,7 @@ def test_a_run_that_knows_no_more_than_frequencies_is_called_stuck(
     )  # which does not count the ends of documents
     assert told["unigram_nats"] == pytest.approx(yard, rel=0.05)
     console = Console(file=io.StringIO(), width=200)
-    screen.show(told, Path("run"), console)
+    result_screen.show(told, Path("run"), console)
     assert "no more than how often each token comes" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -226,7 +229,7 @@ def test_a_run_that_needs_more_than_there_is_is_told_what_helps(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     needed = cost.memory(config.compose([word for word in TINY if not word.startswith("data.")]))
-    monkeypatch.setattr(room, "free", lambda graphics: needed["weights"] + 1)
+    monkeypatch.setattr(memory_check, "free", lambda graphics: needed["weights"] + 1)
     train("scarce")
     warning = next(
         line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")
@@ -247,7 +250,7 @@ def test_a_model_that_alone_is_more_than_there_is_is_refused_before_it_is_built(
             built(config, device=device, **how) if device == "meta" else pytest.fail("it is built")
         ),
     )
-    monkeypatch.setattr(room, "free", lambda graphics: 1000.0)
+    monkeypatch.setattr(memory_check, "free", lambda graphics: 1000.0)
     with pytest.raises(
         ZooError, match=r"this run needs about .*, and 1,000 B are free; .*loader.batch_size=2 \("
     ):
@@ -260,7 +263,7 @@ def test_what_helps_is_by_as_much_as_the_cost_model_says() -> None:
     words = [word for word in TINY if not word.startswith("data.")]
     now, found = (
         cost.training_memory(config.compose(words)),
-        dict(room.helps(config.compose(words))),
+        dict(memory_check.helps(config.compose(words))),
     )
     for word in ("trainer.gradient_checkpointing=true", "trainer.accumulate=2", "loader.length=16"):
         assert found[word] == cost.training_memory(config.compose([*words, word])) < now
@@ -269,14 +272,16 @@ def test_what_helps_is_by_as_much_as_the_cost_model_says() -> None:
 
 def test_out_of_memory_says_what_helps(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own refusal, of more bytes than any machine has."""
-    monkeypatch.setattr(lit.Learner, "training_step", lambda *_: torch.empty(2**50))
+    monkeypatch.setattr(lightning_module.LMModule, "training_step", lambda *_: torch.empty(2**50))
     with pytest.raises(
         ZooError, match=r"out of memory \(this run needs about .*trainer.accumulate=2 \("
     ):
         train("run")
     assert summary("run")["status"] == "failed"
     assert "loader.length=16" in summary("run")["error"]
-    monkeypatch.setattr(lit.Learner, "training_step", lambda *_: torch.ones(2) @ torch.ones(3))
+    monkeypatch.setattr(
+        lightning_module.LMModule, "training_step", lambda *_: torch.ones(2) @ torch.ones(3)
+    )
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         train("other")
 
@@ -287,7 +292,7 @@ def test_what_is_free_is_a_part_of_what_the_machine_has() -> None:
         for line in Path("/proc/meminfo").read_text().splitlines()
         if "MemTotal" in line
     )
-    found = room.free(False)
+    found = memory_check.free(False)
     assert found is not None
     assert 0 < found <= 1024 * whole
 

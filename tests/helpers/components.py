@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo import config, models, registry
+from zoo.errors import ZooError
 from zoo.models import Decoder
-from zoo.registry import ZooError
 
 config.discover()
 
@@ -139,7 +139,7 @@ def cases(*groups: str) -> pytest.MarkDecorator:
 
 @functools.cache
 def honours(attn: str) -> frozenset[str]:
-    """What a mixer says that it honours (zoo.mixer)."""
+    """What a mixer says that it honours (zoo.nn.mixer)."""
     found: frozenset[str] = registry.build("attn", chosen("attn", attn), 16, 4, True).honours
     return found
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from zoo import callbacks, config, lit, run
+from zoo import config
+from zoo.training import callbacks, module, runner, signals
 
 config.discover()  # in the process that the others are forked from, too
 Act = Callable[[], None]
@@ -57,7 +58,7 @@ def _train(given: config.Config, folder: Path, at: int, report: Any) -> None:
     )  # of its workers; the server's children would begin anew with imports
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _watch(moment)
-    run.run(given, folder, [])
+    runner.run(given, folder, [])
     report.send(seen)
 
 
@@ -81,11 +82,11 @@ def _watch(moment: Callable[..., None]) -> None:
         "validation_step",
         "on_validation_epoch_end",
     ):
-        around(lit.Learner, name)
+        around(module.LMModule, name)
     around(callbacks.Watch, "on_train_batch_end")
     around(callbacks.MetricsFile, "log_metrics")
-    around(callbacks.Last, "on_train_batch_end")
-    around(callbacks.Last, "on_validation_end")
+    around(signals.SignalCheckpoint, "on_train_batch_end")
+    around(signals.SignalCheckpoint, "on_validation_end")
     around(ModelCheckpoint, "on_validation_end")
     around(os, "fsync", lambda file: lambda: os.ftruncate(file, os.fstat(file).st_size // 2))
     around(os, "replace")

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from zoo import callbacks, lit
 from zoo.train import main
+from zoo.training import callbacks
+from zoo.training import module as lightning_module
 
 PROBE = str(Path(__file__))
 
@@ -27,8 +28,8 @@ def whole(tensor: Any) -> torch.Tensor:
 def watch(folder: Path) -> None:
     """Write first values, the dropout of each step, and the norm of each gradient as the optimiser gets it."""
     seen: dict[str, Any] = {"dropout": [], "norms": []}
-    began, ended = callbacks.Streams.on_train_batch_start, callbacks.Watch.on_train_batch_end
-    started = lit.Learner.on_fit_start
+    began, ended = callbacks.SeedEverything.on_train_batch_start, callbacks.Watch.on_train_batch_end
+    started = lightning_module.LMModule.on_fit_start
 
     def first(module: Any) -> None:
         values = {
@@ -62,10 +63,12 @@ def watch(folder: Path) -> None:
             (folder / "told").touch()
             os.kill(os.getpid(), signal.SIGTERM)
 
-    callbacks.Streams.on_train_batch_start = dropout
+    callbacks.SeedEverything.on_train_batch_start = dropout
     callbacks.Watch.on_train_batch_end = end
-    lit.Learner.on_fit_start = first
-    lit.Learner.on_before_zero_grad = norm  # of the next step: after the clipping of this one
+    lightning_module.LMModule.on_fit_start = first
+    lightning_module.LMModule.on_before_zero_grad = (
+        norm  # of the next step: after the clipping of this one
+    )
 
 
 if __name__ == "__main__":

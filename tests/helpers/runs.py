@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from zoo import callbacks, storage
+from zoo.checkpoints import reading
+from zoo.training import callbacks
+from zoo.utils import files
 
 TINY = [
     "arch.dim=32",
@@ -77,12 +79,12 @@ def in_shards(path: Path, count: int) -> Path:
     checkpoint, folder = torch.load(path, weights_only=True), path.with_name(f".{path.name}.shards")
     for rank in range(count):
         state = {
-            name: storage.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
+            name: reading.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
             for name, weight in checkpoint["state_dict"].items()
         }
-        storage.write_atomically(
+        files.write_atomically(
             folder / f"{rank}.pt",
-            storage.dumps({**checkpoint, "state_dict": state, "parts": count}),
+            reading.dumps({**checkpoint, "state_dict": state, "parts": count}),
         )
     path.unlink()
     path.symlink_to(folder.name)

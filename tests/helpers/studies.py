@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ablations import conclusions, results
+from ablations import results
+from ablations.report import wording
 from ablations.results import Results
 from ablations.stats import Comparison
 from zoo import metrics
@@ -84,7 +85,7 @@ def study(
 
 
 def verdicts(folder: Path) -> dict[str, str]:
-    compared, _ = conclusions.judged(results.load(folder))
+    compared, _ = wording.judged(results.load(folder))
     assert compared is not None
     return {effect.arm: effect.verdict for effect in compared.effects}
 
@@ -117,7 +118,7 @@ def planned(
 
 def judged(folder: Path) -> tuple[Results, Comparison]:
     found = results.load(folder)
-    compared, refused = conclusions.judged(found)
+    compared, refused = wording.judged(found)
     assert compared is not None, refused
     return found, compared
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from zoo.data.text import Text
+from zoo.data.files import Text
 
 STRANGE = (
     "naïve 北京 🧑🏽‍🚀\u2028\r\n\x00\t tab  two\n\n\n<|endoftext|> \ufeff\u0301 ﷽ \U0010ffff end"

@@ -6,14 +6,16 @@ import argparse
 import json
 from typing import Any
 
-from zoo import catalogue, config, registry
-from zoo.registry import Entry, plainly
+from zoo import config, registry
+from zoo.config import model_usage
+from zoo.errors import cli_errors
+from zoo.registry import Entry
 
 
 def menu() -> dict[str, dict[str, dict[str, Any]]]:
     """group -> name -> description, options with their defaults, module, models that use it; plain values, for programs."""
     config.discover()
-    users = catalogue.users()
+    users = model_usage.users()
     return {
         group: {
             name: _about(entry, users.get((group, name), []))
@@ -40,7 +42,7 @@ def readme() -> str:
     return "\n".join(["| group | choices |", "|---|---|", *rows])
 
 
-@plainly()
+@cli_errors()
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m zoo.components", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP")
@@ -54,7 +56,7 @@ def main() -> None:
     if asked.json:
         print(json.dumps(chosen, indent=2, ensure_ascii=False))
         return
-    from zoo import tables
+    from zoo.utils import tables
 
     tables.show(table(chosen))
 

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from zoo.attention import Joined, MultiHead, head_width
 from zoo.context import Context
+from zoo.nn.attention import FusedLinear, MultiHead, head_width
 from zoo.registry import Component, build, register
 
 Backend = Literal["sdpa", "eager", "flex"]
@@ -62,7 +62,7 @@ class Attention(MultiHead):
             sinks=sinks,
             window=window,
         )
-        self.qkv = Joined(dim, bias, q=heads * width, k=kv_heads * width, v=kv_heads * width)
+        self.qkv = FusedLinear(dim, bias, q=heads * width, k=kv_heads * width, v=kv_heads * width)
         self.shares = [heads, kv_heads, kv_heads]
         normed = (heads * width, kv_heads * width) if qk_norm_over == "all" else (width, width)
         self.q_norm, self.k_norm = (build("norm", qk_norm, n) if qk_norm else None for n in normed)

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from zoo.context import Context
-from zoo.registry import ZooError, register
+from zoo.errors import ZooError
+from zoo.registry import register
 
 
 class Wrap(Protocol):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from zoo.attention import Joined, MultiHead, head_width, in_heads
 from zoo.context import Context
+from zoo.nn.attention import FusedLinear, MultiHead, head_width, in_heads
 from zoo.registry import register
 
 Backend = Literal["sdpa", "eager", "flex"]
@@ -52,7 +52,7 @@ class CrossAttention(MultiHead):
             backend=backend,
         )
         self.q = nn.Linear(dim, heads * width, bias=bias)
-        self.kv = Joined(dim, bias, k=kv_heads * width, v=kv_heads * width)
+        self.kv = FusedLinear(dim, bias, k=kv_heads * width, v=kv_heads * width)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         memory = context.memory

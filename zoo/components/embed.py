@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from zoo.registry import ZooError, register
+from zoo.errors import ZooError
+from zoo.registry import register
 
 
 @register("embed", "plain")

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.context import Context, unchanged
-from zoo.functions import Activation, gelu_tanh, relu2
-from zoo.registry import ZooError, register
+from zoo.errors import ZooError
+from zoo.nn.activations import Activation, gelu_tanh, relu2
+from zoo.registry import register
 
 
 def width_of(hidden: int | None, default: int, multiple_of: int) -> int:

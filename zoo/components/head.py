@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.functions import ACTIVATIONS, capped
-from zoo.registry import Component, ZooError, build, register
+from zoo.errors import ZooError
+from zoo.nn.activations import ACTIVATIONS, capped
+from zoo.registry import Component, build, register
 
 
 @register("head", "linear")

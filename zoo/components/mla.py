@@ -7,9 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import Joined, MultiHead, head_width, in_heads
 from zoo.context import Context, unchanged
-from zoo.registry import Component, ZooError, build, register
+from zoo.errors import ZooError
+from zoo.nn.attention import FusedLinear, MultiHead, head_width, in_heads
+from zoo.registry import Component, build, register
 
 Backend = Literal["sdpa", "eager", "flex"]
 
@@ -70,7 +71,7 @@ class LatentAttention(MultiHead):
         )
         self.nope, self.rotary_dim = nope, rope  # position turns the second part of a query and key
         read = {"q": heads * self.width} if q_rank is None else {"q_latent": q_rank}
-        self.down = Joined(dim, bias, **read, latent=rank, k_rope=rope)
+        self.down = FusedLinear(dim, bias, **read, latent=rank, k_rope=rope)
         self.up = nn.Linear(rank, heads * (nope + value), bias=False)
         self.q = unchanged if q_rank is None else nn.Linear(q_rank, heads * self.width, bias=False)
         self.q_norm = unchanged if q_rank is None else build("norm", norm, q_rank)

@@ -14,7 +14,8 @@ from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from zoo.context import Context
-from zoo.registry import Component, ZooError, build, register
+from zoo.errors import ZooError
+from zoo.registry import Component, build, register
 
 MOST_EXPERTS = (
     10_000  # each is a module; the most that were trained so are 2,048 (Fedus et al. 2021)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.registry import ZooError, register
+from zoo.errors import ZooError
+from zoo.registry import register
 
 MANY = 2**15  # numbers, from which on fewer passes over them are worth a few microseconds
 

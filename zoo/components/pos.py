@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.context import unchanged
-from zoo.registry import Component, ZooError, build, register
+from zoo.errors import ZooError
+from zoo.registry import Component, build, register
 
 
 @register("pos", "none")
@@ -28,7 +29,7 @@ class Position(nn.Module):
 
     @classmethod
     def asks(cls) -> list[str]:
-        """What it asks of a mixer (zoo.mixer.HONOURED): those of its hooks that do something."""
+        """What it asks of a mixer (zoo.nn.mixer.HONOURED): those of its hooks that do something."""
         return [
             hook for hook in ("rotate", "bias") if getattr(cls, hook) is not getattr(Position, hook)
         ]

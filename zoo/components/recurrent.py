@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from zoo.context import Context
-from zoo.mixer import Mixer
-from zoo.registry import ZooError, register
+from zoo.errors import ZooError
+from zoo.nn.mixer import Mixer
+from zoo.registry import register
 
 
 @register(

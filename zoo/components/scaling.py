@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from zoo.registry import ZooError, register
+from zoo.errors import ZooError
+from zoo.registry import register
 
 
 class Scaling:

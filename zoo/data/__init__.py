@@ -1,0 +1,1 @@
+"""Text from a source to batches: readers, tokenizers, the token cache, packing."""

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data.corpus import Source
-from zoo.data.tokenizer import Tokenizer, loads
-from zoo.data.yardsticks import unigram_nats, yardsticks
-from zoo.progress import doing
-from zoo.registry import ZooError
+from zoo.data.baselines import baseline_bits, unigram_nats
+from zoo.data.source import Source
+from zoo.data.tokenizers import Tokenizer, loads
+from zoo.errors import ZooError
+from zoo.utils.progress import doing
 
 FORMAT = 3
 HEAD = (
@@ -227,7 +227,7 @@ def _measured(folder: Path, first: str, tokenizer: Tokenizer) -> dict[str, Any]:
         for start in range(0, len(train), piece)
     )
     return {
-        "yardsticks": yardsticks(texts, tokenizer.decode_bytes(val)),
+        "yardsticks": baseline_bits(texts, tokenizer.decode_bytes(val)),
         "unigram_nats": unigram_nats(train, val, tokenizer.vocab),
     }
 

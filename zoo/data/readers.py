@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from zoo.data.corpus import Unreadable, shown
-from zoo.registry import did_you_mean, first_line
+from zoo.data.source import Unreadable, shown
+from zoo.errors import did_you_mean, first_line
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

@@ -8,13 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zoo import extras, storage
-from zoo.registry import ZooError, did_you_mean, plainly
+from zoo.checkpoints import weights
+from zoo.errors import ZooError, cli_errors, did_you_mean
+from zoo.utils import extras
 
 WORDS = ("ckpt", "out")
 
 
-@plainly()
+@cli_errors()
 def main() -> None:
     given = dict(word.partition("=")[::2] for word in sys.argv[1:])
     if not given or {"-h", "--help"} & set(given):
@@ -34,7 +35,7 @@ def main() -> None:
         extras.need("safetensors", f"out={out}")
         from safetensors.torch import save_file
 
-        save_file(storage.load_model(given["ckpt"])[0].state_dict(), out)
+        save_file(weights.load_model(given["ckpt"])[0].state_dict(), out)
         print(f"{out} has the weights: safetensors.torch.load_file reads them")
         return
     extras.need("transformers", "zoo.hf")

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from zoo import extras, models, registry, storage
-from zoo.data.tokenizer import EOT
+from zoo import models, registry
+from zoo.checkpoints import weights as checkpoint_weights
+from zoo.data.tokenizers import EOT
+from zoo.errors import ZooError
 from zoo.hf.convert import to_hf
 from zoo.objectives import MARK, START
-from zoo.registry import ZooError
+from zoo.utils import extras
 
 PAD = "<|pad|>"
 NEVER = -1e4  # a logit for what is never said, finite in 16 bits, too
@@ -30,7 +32,7 @@ def export(checkpoint: Any, folder: Path) -> None:
 
     if folder.exists() and any(folder.iterdir()):
         raise ZooError(f"{folder} is not empty: choose another out=FOLDER")
-    model, tokenizer, config = storage.load_model(checkpoint)
+    model, tokenizer, config = checkpoint_weights.load_model(checkpoint)
     objective = registry.build(
         "objective", config["objective"], tokenizer, config["loader"]["length"]
     )

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from zoo import catalogue, extras, models, registry
 from zoo import config as configuration
-from zoo.attention import MultiHead
+from zoo import errors, models, registry
+from zoo.config import model_usage
+from zoo.errors import ZooError, did_you_mean
 from zoo.hf.tables import FAMILIES, Family
-from zoo.registry import ZooError, did_you_mean
+from zoo.nn.attention import MultiHead
+from zoo.utils import extras
 
 UNSEEN = (
     "training",
@@ -116,7 +118,7 @@ def counterpart(model: Any) -> tuple[str, Family, Any]:
 def _own_parts(family: Family) -> dict[str, str]:
     """The names of the parts that a class is made of."""
     model, *changes = family.model.split()
-    chosen = catalogue.chosen(model) | dict(word.split("=") for word in changes)
+    chosen = model_usage.chosen(model) | dict(word.split("=") for word in changes)
     return {group: KINDS.get(chosen[group], chosen[group]) for group in MODEL}
 
 
@@ -177,7 +179,7 @@ def _fit(name: str, model: Any) -> tuple[Any, list[str]]:
         Exception
     ) as error:  # transformers' classes refuse each in its own way what they are not made for
         return None, [
-            registry.first_line(error),
+            errors.first_line(error),
             *[""] * (len(MODEL) - 1),
         ]  # further away than what can be said by parts
     return theirs, _parting_options(model, back)

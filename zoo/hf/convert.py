@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo import extras, registry, storage
+from zoo import errors, registry
+from zoo.checkpoints import weights as checkpoint_weights
+from zoo.errors import ZooError
 from zoo.hf.closest import counterpart, family_of, read, untie
 from zoo.hf.folder import load
-from zoo.registry import ZooError
+from zoo.utils import extras
 
 
 def from_hf(source: Any) -> Any:
@@ -55,8 +57,9 @@ def from_hf(source: Any) -> Any:
         raise ZooError(
             f"{theirs.config.model_type}: the zoo has no counterpart of {', '.join(sorted(weights)[:3])}"
         )
-    storage.refuse_not_finite(
-        storage.parameters(model), theirs.config.name_or_path or f"the {type(theirs).__name__}"
+    checkpoint_weights.refuse_not_finite(
+        checkpoint_weights.parameters(model),
+        theirs.config.name_or_path or f"the {type(theirs).__name__}",
     )
     return model
 
@@ -66,7 +69,7 @@ def to_hf(model: Any) -> Any:
 
     Raises ZooError where there is none, naming what stands in the way for the closest one.
     """
-    storage.refuse_not_finite(storage.parameters(model), "the model")
+    checkpoint_weights.refuse_not_finite(checkpoint_weights.parameters(model), "the model")
     _, family, theirs = counterpart(model)
     shapes = {name: tensor.shape for name, tensor in theirs.state_dict().items()}
     weights = {}
@@ -132,7 +135,7 @@ def _check_same(model: Any, theirs: Any) -> None:
         output = theirs(input_ids=tokens, **two)
     except RuntimeError as error:
         raise ZooError(
-            f"{type(theirs).__name__} cannot run what this model does: {registry.first_line(error)}"
+            f"{type(theirs).__name__} cannot run what this model does: {errors.first_line(error)}"
         ) from error
     model.eval()
     logits = "logits" in output

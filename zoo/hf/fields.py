@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.registry import ZooError, resolve
+from zoo.errors import ZooError
+from zoo.registry import resolve
 
 Words = dict[str, Any]  # dotted words of the zoo, or attributes of a transformers configuration
 

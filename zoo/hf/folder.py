@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from zoo.errors import ZooError, did_you_mean
 from zoo.hf.tables import FAMILIES
-from zoo.registry import ZooError, did_you_mean
 
 CLASSES = list(dict.fromkeys(key.split()[0] for key in FAMILIES))
 OTHERS = (

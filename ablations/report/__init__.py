@@ -1,0 +1,5 @@
+"""The report of a study or a sweep: its sections, its pages, its tables."""
+
+from ablations.report.writing import COMPARISON, read, show, write
+
+__all__ = ["COMPARISON", "read", "show", "write"]

@@ -1,0 +1,1 @@
+"""Reads checkpoints safely, and loads the models in them."""

@@ -1,0 +1,256 @@
+"""What every run is told beside its parts: typed, so that a wrong word, type or number is refused while composing."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from zoo.errors import ZooError, did_you_mean
+from zoo.registry import TOO_LARGE, choice_type, coerce
+
+Precision: Any = choice_type("32-true", "bf16-mixed", "bf16-true", "16-mixed")
+Accelerator: Any = choice_type("auto", "cpu", "gpu")
+STRATEGIES = ("auto", "ddp", "fsdp")
+MOST = 256  # threads or processes, or as many as there are cores
+MODES = ("auto", "online", "offline", "disabled")  # of Weights & Biases
+TAG = 64  # characters, which is W&B's limit
+
+
+@dataclass
+class Loader:
+    batch_size: int = (
+        16  # sequences an optimiser step, over all processes and accumulated micro-batches
+    )
+    length: int = 256  # tokens a sequence
+    eval_length: int | None = (
+        None  # tokens a sequence in evaluation, to see beyond the length trained on; null: the same
+    )
+    isolate: bool = False  # hide packed documents from each other, and start positions anew in each
+    workers: int = 0  # processes that load; 0 is fastest for text that is in the cache
+    stream: bool = False  # read and tokenise the train text while it is learned, for one too large to be tokenised beforehand
+    shuffle: int = 1000  # blocks of a stream that are shuffled together; without stream, all are
+
+
+@dataclass
+class Trainer:
+    max_steps: int = 300
+    eval_every: int = 100  # steps between evaluations on the whole validation text; there is always one at the end
+    checkpoint_every: int = 100  # steps between checkpoints/last.ckpt
+    log_every: int = 10  # steps between rows of metrics.csv
+    accumulate: int = 1  # micro-batches an optimiser step
+    clip: float | None = 1.0  # the gradient's largest norm; null: no clipping
+    spike: float | None = (
+        None  # skip a step whose loss is so many deviations above those before it; null: never
+    )
+    watch_every: int | None = (
+        None  # steps between rows of each block's gradient, weights and update; null: never
+    )
+    accelerator: Accelerator = Accelerator.auto
+    devices: int = 1
+    nodes: int = 1
+    strategy: str = (
+        "auto"  # auto, ddp (each process has the whole model), fsdp (each has a part of it)
+    )
+    precision: Precision = Precision["32-true"]
+    compile: bool = False  # torch.compile
+    gradient_checkpointing: bool = (
+        False  # recompute blocks in the backward pass: less memory, a third more time
+    )
+    keep_memory: bool = True  # freed buffers stay with the process, which saves page faults; garbage is looked for less often
+    threads: int | None = None  # CPU threads of each process; null: torch's choice
+    progress: bool = True  # the progress bar, on a terminal
+    sample: bool = True  # show generated text at the end
+
+
+@dataclass
+class Logger:
+    """What a logger may be told, whichever it is: conf/logger/ says what each is told by default."""
+
+    name: str = "none"
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    label: str | None = None
+    tags: Any = None  # a list of words
+    mode: Any = None  # one of MODES
+
+
+NODES = {"loader": Loader, "trainer": Trainer}
+
+
+def store() -> None:
+    """Put the schemas where conf/config.yaml and conf/trainer/ build on them."""
+    ConfigStore.instance().store(group="loader", name="default", node=Loader, provider="zoo")
+    ConfigStore.instance().store(group="trainer", name="schema", node=Trainer, provider="zoo")
+
+
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run from before some of these options were there: it did what is now their default."""
+    schemas: dict[str, Any] = {
+        node: made for node, made in NODES.items() if isinstance(config.get(node), dict)
+    }
+    return {
+        **config,
+        **{
+            node: {field.name: field.default for field in fields(made)} | config[node]
+            for node, made in schemas.items()
+        },
+    }
+
+
+def _known(name: Any, config: Mapping[str, Any]) -> bool:
+    """Whether a dotted name is of something in the configuration."""
+    node: Any = config
+    for part in str(name).split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
+
+
+def typed(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The nodes with values of their schemas' types: what is interpolated, as ${oc.env:STEPS}, was not held to them before.
+
+    Raises ZooError for an option that there is not, and for a value that is of no such type.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for node in (*NODES, "logger"):
+        if not isinstance(config[node], Mapping):
+            raise ZooError(
+                f"{node} must have options, as in {{name: value}}, not be {config[node]!r}"
+            )
+    for node, made in NODES.items():
+        _refuse_unknown(node, config[node], [field.name for field in fields(made)])
+        found[node] = coerce(made, config[node], f"{node}.")
+    _refuse_unknown("logger", config["logger"], [field.name for field in fields(Logger)])
+    logger = coerce(Logger, config["logger"], "logger.")
+    return found | {"logger": {key: logger[key] for key in config["logger"]}}
+
+
+def _refuse_unknown(node: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in options:
+        if key not in known:
+            raise ZooError(f"{node} has no option {key!r}{did_you_mean(key, known)}")
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raises ZooError for what no run reads, and for a value that none can have."""
+    trainer, loader, logger = config["trainer"], config["loader"], config["logger"]
+    changing = config["changing"]
+    if not isinstance(changing, list) or not all(isinstance(name, str) for name in changing):
+        raise ZooError(
+            f"changing must be a list of names, as in changing=[trainer.max_steps], not {changing!r}"
+        )
+    for node, name in [
+        *(
+            ("trainer", name)
+            for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")
+        ),
+        *(("trainer", name) for name in ("devices", "nodes", "threads", "watch_every")),
+        *(("loader", name) for name in ("batch_size", "length", "eval_length", "shuffle")),
+    ]:
+        value = config[node][name]
+        if value is not None and not 1 <= value < TOO_LARGE:
+            raise ZooError(
+                f"{node}.{name} must be at least 1 and at most {TOO_LARGE - 1:,}, not {value}"
+            )
+    if type(config["seed"]) is not int or not 0 <= config["seed"] < 2**63:
+        raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
+    if trainer["strategy"] not in STRATEGIES:
+        raise ZooError(
+            f"trainer.strategy={trainer['strategy']} is none of {', '.join(STRATEGIES)}"
+            f"{did_you_mean(str(trainer['strategy']), STRATEGIES)}"
+        )
+    for name in changing:
+        if not _known(name, config):
+            raise ZooError(
+                f"changing names {name!r}, which no configuration has{did_you_mean(str(name), [*config])}"
+            )
+    if (trainer["watch_every"] or 0) > trainer["max_steps"]:
+        raise ZooError(
+            f"trainer.watch_every={trainer['watch_every']} is more than the run's trainer.max_steps="
+            f"{trainer['max_steps']}, so that nothing would be watched: give fewer steps"
+        )
+    if loader["workers"] < 0:
+        raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
+    if loader["stream"] and loader["workers"] > 1:
+        raise ZooError(
+            f"loader.stream=true reads a text in its order, which one process does: give loader.workers=1 or 0, not"
+            f" {loader['workers']}"
+        )
+    if not loader["stream"] and loader["shuffle"] != Loader.shuffle:
+        raise ZooError(
+            f"loader.shuffle={loader['shuffle']} is about a stream, and without one all blocks are shuffled: give"
+            " loader.stream=true, or leave it out"
+        )
+    for name, value in (
+        ("trainer.threads", trainer["threads"]),
+        ("loader.workers", loader["workers"]),
+    ):
+        if (value or 0) > max(MOST, os.cpu_count() or 1):
+            raise ZooError(
+                f"{name}={value} are more than a machine can start: at most {max(MOST, os.cpu_count() or 1)}"
+            )
+    if trainer["clip"] is not None and not 0 < trainer["clip"] < math.inf:
+        raise ZooError(
+            f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}"
+        )
+    if trainer["spike"] is not None and not 0 < trainer["spike"] < math.inf:
+        raise ZooError(
+            f"trainer.spike must be above 0, or null to skip no step, not {trainer['spike']}"
+        )
+    if trainer["precision"] == "16-mixed" and trainer["accelerator"] == "cpu":
+        raise ZooError(
+            "trainer.precision=16-mixed needs a GPU, not trainer.accelerator=cpu: give trainer.precision=bf16-mixed"
+        )
+    if trainer["precision"] == "16-mixed" and trainer["strategy"] == "fsdp":
+        raise ZooError(
+            "trainer.strategy=fsdp has no trainer.precision=16-mixed: give trainer.precision=bf16-mixed"
+        )
+    if trainer["spike"] is not None and trainer["precision"] == "16-mixed":
+        raise ZooError(
+            "trainer.spike cannot skip a step of trainer.precision=16-mixed, whose loss is scaled: take bf16-mixed"
+        )
+    tags = logger.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise ZooError(
+            f"logger.tags must be a list of words, as in logger.tags=[first,second], not {tags}"
+        )
+    for tag in tags:
+        if not 1 <= len(tag) <= TAG:
+            raise ZooError(
+                f"logger.tags: {tag!r} has {len(tag)} characters, and W&B takes from 1 to {TAG}: shorten it"
+            )
+    project = logger.get("project") or ""
+    if len(project) > 128 or set(project) & set("/\\#?%:"):
+        raise ZooError(
+            f"logger.project={project!r} is no name for W&B: at most 128 characters, without / \\ # ? % :"
+        )
+    if logger.get("mode", "auto") not in MODES:
+        raise ZooError(
+            f"logger.mode must be {', '.join(MODES[:-1])} or {MODES[-1]}, not {logger['mode']!r}"
+        )
+    if config["resume"] not in ("never", "auto"):
+        raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
+    if trainer["strategy"] == "fsdp" and trainer["compile"]:
+        raise ZooError(
+            "trainer.strategy=fsdp does not compile: give trainer.compile=false, or trainer.strategy=ddp"
+        )
+    for name in ("length", "eval_length"):
+        if loader["batch_size"] * (loader[name] or 0) >= TOO_LARGE:
+            raise ZooError(
+                f"loader.batch_size={loader['batch_size']} sequences of loader.{name}={loader[name]} are more tokens"
+                f" than a step can have: at most {TOO_LARGE - 1:,}"
+            )
+    parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]
+    if loader["batch_size"] % parts:
+        raise ZooError(
+            f"loader.batch_size={loader['batch_size']} must be a multiple of {parts}"
+            " (trainer.accumulate x trainer.devices x trainer.nodes)"
+        )

@@ -1,0 +1,382 @@
+"""What a model asks of many GPUs: bytes on each, seconds a step, days, worked out from what was counted of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from zoo.cost import gpus as known_gpus
+from zoo.errors import ZooError, did_you_mean
+from zoo.registry import coerce
+
+SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+RESERVED = 0.08  # of a GPU's memory: CUDA's context, NCCL's buffers, fragments
+TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022
+UPDATE = 7  # numbers read or written a parameter in AdamW's step: w, g, m, v read; w, m, v written
+BYTES = {  # of a weight (and of what the optimiser keeps of it), its gradient, and of what is computed with
+    "32-true": (4, 4, 4),
+    "bf16-mixed": (4, 4, 2),
+    "16-mixed": (4, 4, 2),
+    "bf16-true": (2, 2, 2),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was counted of a model; bytes are those of one sequence's float32 activations kept for the backward pass."""
+
+    parameters: int
+    states: int  # numbers that the optimiser keeps between steps
+    outer: int  # parameters outside the blocks: embedding, head
+    block: int  # parameters of the largest block
+    flops: float  # a token, forward and backward
+    length: int  # tokens a sequence
+    stream: float  # bytes of the residual stream
+    residuals: int  # sublayers that add to it
+    kept: float  # bytes that all blocks keep
+    kept_block: float  # that the one which keeps most does
+    inputs: float  # bytes of the blocks' inputs, which gradient checkpointing keeps instead
+    logits: (
+        float  # bytes that head and loss keep, and the gradient with which the backward pass begins
+    )
+
+
+def _word(default: Any, about: str) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked: the words of `python -m zoo.cost plan`, beside those of a run."""
+
+    gpus: int = _word(8, "in all")
+    gpu: str = _word("h100", ", ".join(known_gpus.KNOWN))
+    strategy: str = _word(
+        "fsdp", "fsdp (weights, gradients, optimiser sharded) or ddp (a copy each)"
+    )
+    tensor: int = _word(
+        1, "GPUs that share each matrix (tensor parallel, and sequence parallel within them)"
+    )
+    node: int = _word(8, "GPUs of a node, that NVLink connects")
+    batch: float = _word(4e6, "tokens an optimiser step, as in 4M")
+    micro: int = _word(1, "sequences of a micro-batch on a GPU (or the `tensor` that share it)")
+    tokens: float | None = _word(None, "to train on, as in 15T; null: 20 a parameter")
+    mfu: float | None = _word(None, "of a whole step, where it was measured; null: estimated")
+    kernels: float | None = _word(
+        None, "share of the peak that computing reaches; null: the gpu's usual"
+    )
+    overlap: float = _word(0.8, "share of the computing that may hide data parallel traffic")
+    wire: float = _word(0.8, "share of a link's bandwidth that collectives reach")
+    network: float | None = _word(
+        None, "bytes a second between nodes, a GPU; null: the gpu's usual"
+    )
+    precision: str = "bf16-mixed"  # these two are a run's words: trainer.precision, trainer.gradient_checkpointing
+    checkpointing: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """Of data parallelism."""
+        return self.gpus // self.tensor
+
+    @property
+    def device(self) -> known_gpus.Device:
+        return known_gpus.named(self.gpu)
+
+
+WORDS = [option.name for option in fields(Plan) if option.metadata]
+
+
+def explained() -> Iterator[str]:
+    """A line for each word of a plan."""
+    for option in fields(Plan):
+        if option.metadata:
+            default = {"None": "null", "4000000.0": "4M"}.get(str(option.default), option.default)
+            yield f"  {option.name}={default}".ljust(20) + option.metadata["about"]
+
+
+INSTEAD = {  # what a run is told by, of which a plan has words of its own
+    "trainer": "strategy=",
+    "trainer.strategy": "strategy=",
+    "trainer.devices": "gpus= and node=",
+    "trainer.nodes": "gpus=",
+    "loader.batch_size": "batch= (tokens)",
+    "trainer.accumulate": "micro=",
+}
+
+
+def asked(words: Sequence[str], precision: str, checkpointing: bool) -> Plan:
+    """The plan of these words (key=value). Raises ZooError for one that has no meaning."""
+    given: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if not value.strip():
+            raise ZooError(f"{word} has no value: give {key}=...")
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([kKMBT])", value)
+        given[key] = (
+            float(match[1]) * SUFFIXES[match[2]] if match else None if value == "null" else value
+        )
+    plan = Plan(**{**coerce(Plan, given), "precision": precision, "checkpointing": checkpointing})
+    check(plan)
+    return plan
+
+
+def check(plan: Plan) -> None:
+    """Raises ZooError for numbers that no cluster has."""
+    known_gpus.named(plan.gpu)
+    if plan.strategy not in ("fsdp", "ddp"):
+        raise ZooError(
+            f"strategy must be fsdp or ddp, not {plan.strategy!r}{did_you_mean(plan.strategy, ('fsdp', 'ddp'))}"
+        )
+    for name in ("gpus", "tensor", "node", "batch", "micro", "tokens", "network"):
+        value = getattr(plan, name)
+        if value is not None and not 1 <= value < math.inf:
+            raise ZooError(f"{name} must be at least 1, not {value}")
+    for name in ("mfu", "kernels", "wire"):
+        value = getattr(plan, name)
+        if value is not None and not 0 < value <= 1:
+            raise ZooError(f"{name} is a share, above 0 and at most 1, not {value}")
+    if not 0 <= plan.overlap <= 1:
+        raise ZooError(f"overlap is a share from 0 to 1, not {plan.overlap}")
+    if plan.gpus % plan.tensor:
+        raise ZooError(f"gpus={plan.gpus} must be a multiple of tensor={plan.tensor}")
+
+
+def memory(figures: Figures, plan: Plan) -> dict[str, float]:
+    """Bytes on each GPU, by what takes them."""
+    weight, gradient, computed = BYTES[plan.precision]
+    own, states = figures.parameters / plan.tensor, figures.states / plan.tensor
+    gathered = 0.0
+    if plan.strategy == "fsdp" and plan.ranks > 1:
+        # a block's weights and the next one's, in the precision that is computed with; its gradient before it is scattered
+        gathered = (
+            figures.outer + 2 * figures.block
+        ) / plan.tensor * computed + figures.block / plan.tensor * gradient
+        own, states = own / plan.ranks, states / plan.ranks
+    elif computed < weight:
+        gathered = own * computed  # autocast's copies, which the backward pass needs
+    share, whole = plan.micro / plan.tensor, 1 if plan.precision.endswith("mixed") else computed / 4
+    kept = figures.inputs + figures.kept_block if plan.checkpointing else figures.kept
+    return {
+        "weights": own * weight,
+        "gradients": own * gradient,
+        "optimiser": states * weight,
+        "gathered weights": gathered,
+        "activations": share * kept * computed / 4,
+        "logits": share * figures.logits * whole,
+    }
+
+
+def available(plan: Plan) -> float:
+    """Bytes of a GPU that a run can have."""
+    return plan.device.memory * (1 - RESERVED)
+
+
+def helps(figures: Figures, plan: Plan) -> Iterator[tuple[str, float]]:
+    """The words that would each need less memory, and the bytes a GPU that then are needed."""
+    now, tried = (
+        sum(memory(figures, plan).values()),
+        {
+            "trainer.gradient_checkpointing=true": replace(plan, checkpointing=True),
+            "strategy=fsdp": replace(plan, strategy="fsdp"),
+            f"gpus={plan.gpus * 2}": replace(plan, gpus=plan.gpus * 2),
+            f"micro={max(1, plan.micro // 2)}": replace(plan, micro=max(1, plan.micro // 2)),
+        },
+    )
+    for tensor in (2 * plan.tensor, plan.node):
+        if plan.tensor < tensor <= plan.node and plan.gpus % tensor == 0:
+            tried[f"tensor={tensor}"] = replace(plan, tensor=tensor)
+    for words, other in tried.items():
+        needed = sum(memory(figures, other).values())
+        if needed < 0.99 * now:
+            yield words, needed
+
+
+def step(figures: Figures, plan: Plan) -> dict[str, float]:
+    """Of an optimiser step: micro-batches, tokens, and seconds by what takes them. Raises ZooError for too small a batch.
+
+    Traffic is that of ring algorithms. Data parallel: the gradients of a step reduced to all (ddp), or of each micro-batch the
+    weights gathered for the forward and the backward pass and the gradients scattered (fsdp; Zhao et al. 2023). Tensor
+    parallel: two reductions a sublayer of the residual stream (Shoeybi et al. 2019), one more where it is recomputed.
+    """
+    at_once = plan.ranks * plan.micro * figures.length
+    micro_batches = round(plan.batch / at_once)
+    if not micro_batches:
+        raise ZooError(
+            f"batch={plan.batch:.4g} is less than half of the {at_once:,} tokens of one micro-batch on"
+            f" {plan.ranks:,} data parallel ranks: give a larger batch, a larger tensor, or fewer gpus"
+        )
+    tokens = micro_batches * at_once
+    _, gradient, computed = BYTES[plan.precision]
+    model = tokens * figures.flops / plan.gpus / plan.device.peak(plan.precision)
+    computing = model * (4 / 3 if plan.checkpointing else 1) / (plan.kernels or plan.device.reached)
+    shard, passed = figures.parameters / plan.tensor, (plan.ranks - 1) / plan.ranks
+    often = 2 * gradient if plan.strategy == "ddp" else micro_batches * (2 * computed + gradient)
+    data = shard * passed * often / _bandwidth(plan, plan.ranks, apart=plan.tensor)
+    reductions = micro_batches * figures.residuals * (3 if plan.checkpointing else 2)
+    stream = figures.stream * plan.micro * computed / 4
+    shared = (
+        reductions
+        * 2
+        * stream
+        * (plan.tensor - 1)
+        / plan.tensor
+        / _bandwidth(plan, plan.tensor, apart=1)
+    )
+    hidden = computing * plan.overlap * (2 / 3 if plan.strategy == "ddp" else 1)
+    held = shard / (plan.ranks if plan.strategy == "fsdp" else 1)
+    update = held * UPDATE * gradient / plan.device.bandwidth
+    exposed = max(0.0, data - hidden)
+    whole = model / plan.mfu if plan.mfu else computing + exposed + shared + update
+    return {
+        "micro_batches": micro_batches,
+        "tokens": tokens,
+        "computing": computing,
+        "data_parallel": data,
+        "exposed": exposed,
+        "tensor_parallel": shared,
+        "update": update,
+        "seconds": whole,
+        "mfu": model / whole,
+    }
+
+
+def _bandwidth(plan: Plan, ranks: int, apart: int) -> float:
+    """Bytes a second of a ring of GPUs, each so far `apart` from the next: NVLink's, or that of a node's network cards."""
+    near = max(1, plan.node // apart)
+    link = plan.device.link
+    if ranks > near:
+        link = min(link, near * (plan.network or plan.device.network))
+    return link * plan.wire
+
+
+def of(figures: Figures, plan: Plan) -> dict[str, Any]:
+    """The whole plan, in bytes, seconds, days and GPU hours, with what was assumed."""
+    parts, a_step = memory(figures, plan), step(figures, plan)
+    tokens = plan.tokens or TOKENS_A_PARAMETER * figures.parameters
+    seconds = tokens / a_step["tokens"] * a_step["seconds"]
+    return {
+        "memory": parts,
+        "memory_bytes": sum(parts.values()),
+        "available_bytes": available(plan),
+        "step": a_step,
+        "steps": math.ceil(tokens / a_step["tokens"]),
+        "tokens": tokens,
+        "flops": tokens * figures.flops,
+        "tokens_per_second_per_gpu": a_step["tokens"] / a_step["seconds"] / plan.gpus,
+        "days": seconds / 86400,
+        "gpu_hours": seconds / 3600 * plan.gpus,
+        "plan": dataclasses.asdict(plan),
+        "assumptions": list(assumptions(plan)),
+    }
+
+
+def assumptions(plan: Plan) -> Iterator[str]:
+    device, tensor = plan.device, plan.tensor > 1
+    peak, network = device.peak(plan.precision), plan.network or device.network
+    yield (
+        f"{plan.gpu}: {peak / 1e12:,.4g} TFLOP/s dense in {plan.precision}, {device.bandwidth / 1e9:,.0f} GB/s,"
+        f" {device.memory / 2**30:.0f} GiB of which {RESERVED:.0%} are CUDA's and NCCL's"
+    )
+    yield (
+        f"{device.link / 1e9:,.4g} GB/s within a node of {plan.node}, {network / 1e9:,.4g} GB/s a GPU between nodes, of"
+        f" which collectives reach {plan.wire:.0%} (wire); no latency"
+    )
+    if plan.mfu:
+        yield f"a step's MFU is {plan.mfu:.1%} as given (mfu), whatever the parts of its time below are estimated to be"
+    else:
+        yield f"computing reaches {plan.kernels or device.reached:.0%} of the peak (kernels), recomputation counted"
+    hides = "the backward pass" if plan.strategy == "ddp" else "computing"
+    yield f"data parallel traffic hides behind {plan.overlap:.0%} of {hides} (overlap), tensor parallel traffic behind none"
+    if plan.strategy == "fsdp":
+        yield "fsdp gathers a block's weights for each pass and scatters its gradients, each micro-batch, one block ahead"
+    else:
+        yield "ddp's gradients are views of its buckets"
+    if tensor:
+        yield "tensor parallel ranks share all activations, norms and logits too (sequence parallel, Korthikanti 2022)"
+    yield "any optimiser's step takes as long as AdamW's"
+    yield "activations in 16 bits take half of those in 32, the loss is in 32"
+    if not plan.tokens:
+        yield f"{TOKENS_A_PARAMETER} tokens a parameter (Hoffmann 2022) are enough"
+    yield "attention is counted in full, also its masked half; nothing is lost to restarts, evaluation or checkpoints"
+
+
+def table(told: Mapping[str, Any], title: str) -> Any:
+    """The plan as a table for people."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(
+        title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2)
+    )
+    a_step, plan = told["step"], told["plan"]
+    gib = 2**30
+    shown.add_row(
+        "memory a GPU",
+        f"{told['memory_bytes'] / gib:,.1f} GiB",
+        f"of {told['available_bytes'] / gib:,.1f} GiB",
+    )
+    for part, number in told["memory"].items():
+        shown.add_row(f"  {part}", f"{number / gib:,.2f} GiB")
+    parts = (
+        "1 micro-batch"
+        if a_step["micro_batches"] == 1
+        else f"{a_step['micro_batches']:,} micro-batches"
+    )
+    made = f"{a_step['tokens']:,} tokens in {parts}"
+    shown.add_row("a step", f"{a_step['seconds']:,.3g} s", made)
+    shown.add_row("  computing", f"{a_step['computing']:,.3g} s")
+    shown.add_row(
+        "  data parallel",
+        f"{a_step['exposed']:,.3g} s",
+        f"not hidden, of {a_step['data_parallel']:,.3g} s",
+    )
+    shown.add_row("  tensor parallel", f"{a_step['tensor_parallel']:,.3g} s")
+    shown.add_row("  update", f"{a_step['update']:,.3g} s")
+    shown.add_row("MFU", f"{a_step['mfu']:.1%}", "FLOPs of the model alone")
+    shown.add_row("tokens/s", f"{told['tokens_per_second_per_gpu']:,.0f}", "a GPU")
+    shown.add_row(
+        "the run",
+        f"{told['days']:,.3g} days",
+        f"{told['tokens']:.4g} tokens, {told['steps']:,} steps",
+    )
+    shown.add_row(
+        "",
+        f"{told['gpu_hours']:,.4g} hours",
+        f"of GPU; {told['flops']:.4g} FLOPs on {plan['gpus']:,} {plan['gpu']}",
+    )
+    return shown
+
+
+def assumed(told: Mapping[str, Any]) -> list[Any]:
+    """What a plan rests on, as lines to be printed below its table."""
+    from rich.text import Text
+
+    return [
+        Text("\n  assuming that"),
+        *(Text(f"  - {assumption}") for assumption in told["assumptions"]),
+    ]
+
+
+def refuse_what_does_not_fit(figures: Figures, plan: Plan) -> None:
+    """Raises ZooError where a GPU has less memory than is needed, with the words that help and by how much."""
+    needed, there = sum(memory(figures, plan).values()), available(plan)
+    if needed <= there:
+        return
+    words = [
+        f"{word} ({less / 2**30:,.1f} GiB)"
+        for word, less in sorted(helps(figures, plan), key=lambda pair: pair[1])
+    ]
+    larger = [
+        name
+        for name, device in known_gpus.KNOWN.items()
+        if device.memory * (1 - RESERVED) >= needed
+    ]
+    words += [f"gpu={larger[0]}"] if larger else []
+    raise ZooError(
+        f"{needed / 2**30:,.1f} GiB do not fit the {there / 2**30:,.1f} GiB that a run can have of {plan.gpu}: "
+        + (f"try {', '.join(words)}, or several of them" if words else "take a smaller model")
+    )

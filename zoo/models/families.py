@@ -1,0 +1,283 @@
+"""Whole models: a body that gives hidden states, and a head that turns those it is given into logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo import errors, registry
+from zoo.context import Cache
+from zoo.errors import ZooError
+from zoo.models.init import initialise
+from zoo.models.stack import Parts, Stack
+from zoo.registry import Component, register
+
+Read = Callable[[Tensor, nn.Module, Tensor], Any]
+LAYERED = ("norm", "residual", "block", "pos", "attn", "ffn")
+
+
+class Model(nn.Module):
+    """What the families share: the embedding, the head, and the numbers that both and the stack are made with."""
+
+    family = "decoder"  # which objectives it serves, and what it is used for
+    token_ids: Mapping[
+        str, Any
+    ] = {}  # of start, end and padding, where the weights came from transformers
+    entrances: tuple[
+        str, ...
+    ]  # beside forward; none calls another, at whose end FSDP2 would let go of the weights
+
+    def __init__(
+        self,
+        parts: Parts,
+        dim: int,
+        layers: int,
+        heads: int,
+        length: int,
+        vocab: int | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        for name, value in {"dim": dim, "layers": layers, "heads": heads, "length": length}.items():
+            if value < 1:
+                raise ZooError(f"arch.{name} must be at least 1, not {value}")
+        if vocab is None:
+            raise ZooError("arch.vocab is not known: give it, or choose a tokenizer")
+        if not 0 <= dropout < 1:
+            raise ZooError(f"arch.dropout must be from 0 to below 1, not {dropout}")
+        self.layered = {group: parts[group] for group in LAYERED}
+        self.embed = registry.build("embed", parts["embed"], vocab, dim)
+        self.head = registry.build("head", parts["head"], dim, vocab)
+
+    def logits(self, hidden: Tensor, places: Tensor | None = None) -> Tensor:
+        """(..., dim) -> (..., vocab); or (B, Q, dim) -> (N, vocab), of these (N,) of the B·Q places alone."""
+        return self.head(
+            hidden if places is None else hidden.flatten(0, 1)[places], self.embed.weight
+        )
+
+    def read(self, hidden: Tensor, what: Read | None, places: Tensor | None = None) -> Any:
+        """The logits at these places, or what a function makes of the hidden states there (N, dim), head and embedding."""
+        if what is None:
+            return self.logits(hidden, places)
+        hidden = hidden.flatten(0, 1)
+        return what(hidden if places is None else hidden[places], self.head, self.embed.weight)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """torch.compile in place; a graph may then go on where a number is read, as that of the tokens an expert gets."""
+        torch._dynamo.config.capture_scalar_outputs = True
+        super().compile(*args, **kwargs)
+
+    @property
+    def stacks(self) -> list[Stack]:
+        return [module for module in self.children() if isinstance(module, Stack)]
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens that it can place in a sequence, where there is a limit."""
+        return min((stack.limit for stack in self.stacks if stack.limit is not None), default=None)
+
+
+class OneStack(Model):
+    """A model of one sequence."""
+
+    causal: bool
+    entrances = ("hidden", "logits")
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        dim: int = 128,
+        layers: int = 4,
+        heads: int = 4,
+        length: int = 256,
+        vocab: int | None = None,
+        dropout: float = 0.0,
+        first: list[Any] = [],  # noqa: B006
+        pattern: list[Any] = [],  # noqa: B006
+        opening_norm: bool = False,
+    ) -> None:
+        super().__init__(parts, dim, layers, heads, length, vocab, dropout)
+        self.stack = Stack(
+            self.layered,
+            dim,
+            layers,
+            heads,
+            length,
+            dropout,
+            causal=self.causal,
+            first=first,
+            pattern=pattern,
+            opening_norm=opening_norm,
+        )
+
+    def hidden(self, tokens: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
+        """tokens (B, Q) -> hidden states (B, Q, dim), after the closing norm; `given` as in forward."""
+        segments = given.pop("segments", None)
+        return self.stack(self.embed(tokens, segments), padding_mask, **given)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        places: Tensor | None = None,
+        read: Read | None = None,
+        **given: Any,
+    ) -> Any:
+        """tokens (B, Q) -> logits (B, Q, vocab), or where `places` (N,) names some of the B·Q, of these alone (N, vocab).
+
+        padding_mask (B, Q) is True where there is a token, on either side. May be given by name: positions (B, Q) and
+        documents (B, Q), which place and separate packed documents; segments (B, Q), where the embedding has such; a cache
+        (zoo.context.Cache) of the tokens before these; a trace (zoo.context.Trace) to be written. Where a loss needs them in
+        parts only, `read` makes it of the hidden states (N, dim), the head and the embedding, and is what is returned.
+        """
+        return self.read(self.hidden(tokens, padding_mask, **given), read, places)
+
+
+@register("arch", "decoder")
+class Decoder(OneStack):
+    """Decoder only: each token sees those before it (GPT, Radford 2018).
+
+    `vocab` defaults to what the tokenizer and the objective need; `length` is the sequence length trained on; `pattern` is
+    a list of changes to the parts, repeated over the layers, as in `[{attn: {window: 128}}, {}]`, after those of `first`;
+    `opening_norm` normalises the embeddings.
+    """
+
+    causal = True
+
+
+@register("arch", "encoder")
+class Encoder(OneStack):
+    """Encoder only: each token sees all (BERT, Devlin 2018). Options as for a decoder."""
+
+    family, causal = "encoder", False
+
+
+@register("arch", "encoder_decoder")
+class EncoderDecoder(Model):
+    """A decoder that reads what an encoder made of another sequence (Vaswani 2017).
+
+    `cross` chooses the attention between them (mha, gqa, mqa, or a mapping with options); `decoder_layers` defaults to
+    `layers`; the other options as for a decoder, for both stacks. The embedding serves both.
+    """
+
+    family = "encoder_decoder"
+    entrances = ("encode", "decode", "logits")
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        dim: int = 128,
+        layers: int = 4,
+        heads: int = 4,
+        length: int = 256,
+        vocab: int | None = None,
+        dropout: float = 0.0,
+        first: list[Any] = [],  # noqa: B006
+        pattern: list[Any] = [],  # noqa: B006
+        opening_norm: bool = False,
+        decoder_layers: int | None = None,
+        cross: Component = "mha",
+    ) -> None:
+        super().__init__(parts, dim, layers, heads, length, vocab, dropout)
+        below = layers if decoder_layers is None else decoder_layers
+        if below < 1:
+            raise ZooError(f"arch.decoder_layers must be at least 1, not {below}")
+        if cross is None:
+            raise ZooError(
+                "arch=encoder_decoder needs arch.cross, by which its decoder reads: mha, gqa or mqa"
+            )
+        changes: Any = {"first": first, "pattern": pattern, "opening_norm": opening_norm}
+        self.encoder = Stack(
+            self.layered,
+            dim,
+            layers,
+            heads,
+            length,
+            dropout,
+            causal=False,
+            reader=3 * below,
+            **changes,
+        )
+        self.decoder = Stack(
+            self.layered, dim, below, heads, length, dropout, causal=True, reads=cross, **changes
+        )
+
+    def encode(self, tokens: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
+        """tokens (B, M) -> memory (B, M, dim)."""
+        return self.encoder(self.embed(tokens), padding_mask, **given)
+
+    def decode(
+        self,
+        decoder_tokens: Tensor,
+        memory: Tensor,
+        padding_mask: Tensor | None = None,
+        **given: Any,
+    ) -> Tensor:
+        """decoder_tokens (B, Q), memory (B, M, dim) with its padding_mask (B, M) -> hidden states (B, Q, dim)."""
+        return self.decoder(
+            self.embed(decoder_tokens), memory=memory, memory_padding=padding_mask, **given
+        )
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        decoder_tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        decoder_padding_mask: Tensor | None = None,
+        trace: Any = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Hidden states (B, Q, dim) of the decoder."""
+        memory = self.encode(tokens, padding_mask, trace=trace)
+        return self.decode(
+            decoder_tokens,
+            memory,
+            padding_mask,
+            padding=decoder_padding_mask,
+            trace=trace,
+            cache=cache,
+        )
+
+    def forward(
+        self,
+        tokens: Tensor,
+        decoder_tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        *,
+        read: Read | None = None,
+        **given: Any,
+    ) -> Any:
+        """tokens (B, M) and decoder_tokens (B, Q) -> logits (B, Q, vocab).
+
+        padding_mask (B, M) is True where there is a token of the first sequence, on either side. May be given by name:
+        decoder_padding_mask (B, Q), a trace (zoo.context.Trace) to be written; `read` as for a decoder.
+        """
+        return self.read(self.hidden(tokens, decoder_tokens, padding_mask, **given), read)
+
+
+def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> Any:
+    """The configured model, each parameter drawn from its own stream of `seed`; on "meta" it costs no memory.
+
+    Raises ZooError for a combination that has no meaning.
+    """
+    with torch.device("meta"):
+        model = registry.build("arch", config["arch"], config)
+    model.config = config
+    registry.build("init", config["init"]).settle(model)
+    if device != "meta":
+        try:
+            model = model.to_empty(device=device)
+        except RuntimeError as error:
+            total = sum(parameter.numel() for parameter in model.parameters())
+            raise ZooError(
+                f"there is not the memory for a model of {total:,} parameters ({errors.first_line(error)}):"
+                " make it smaller; python -m zoo.cost says what one needs"
+            ) from error
+        initialise(model, config["init"], seed)
+    return model

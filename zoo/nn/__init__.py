@@ -1,0 +1,1 @@
+"""What several components share: attention, the base of a mixer, activations."""

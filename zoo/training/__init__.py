@@ -1,0 +1,1 @@
+"""One run, from a configuration to a folder that tells the whole story."""

@@ -1,0 +1,195 @@
+"""Weights & Biases: one run a job, flat names to group by, and never a prompt or a wait where there is no key or network."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import netrc
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import wandb
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from lightning.pytorch.loggers import WandbLogger
+from wandb.sdk.lib.module import unset_globals
+from yaml import YAMLError
+
+from zoo.config import Config
+from zoo.errors import ZooError, first_line
+
+STEP = "trainer/global_step"  # Lightning's name of it
+NAME = 128  # characters, which is W&B's limit
+UNSAID = ("hydra.", "logger", "trainer.", "resume", "changing")  # in a run's name, unless they vary
+DEEPEST = 3  # folders from a job's up to its sweep's
+log = logging.getLogger("zoo")
+
+
+def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> WandbLogger:
+    """A logger whose run has the component names and cost figures at the top of its configuration."""
+    settings = config["logger"]
+    flat = summary["choices"] | {
+        key: summary[key] for key in ("seed", "parameters", "flops_per_token")
+    }
+    group, varied = sweep(folder)
+    summary["wandb"] = mode(settings["mode"])
+    if (
+        "WANDB_SWEEP_ID" in os.environ
+    ):  # W&B takes its agent's name for the run, as it must when it is resumed
+        summary["id"] = os.environ.get("WANDB_RUN_ID", summary["id"])
+    run = begin(
+        settings,
+        folder,
+        name=title(summary["overrides"], varied, settings["label"]),
+        group=settings["group"] or group,
+        job_type=settings["job_type"] or "train",
+        tags=list(settings["tags"]),
+        mode=summary["wandb"],
+        id=summary["id"],
+        resume="allow",
+        config={**flat, "config": config},
+    )
+    return Dashboard(run, summary)
+
+
+def _dispensable(method: Callable[..., Any]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def tried(self: Dashboard, *given: Any, **named: Any) -> None:
+        if self.summary["wandb"] == "lost":
+            return
+        try:
+            method(self, *given, **named)
+        except Exception as error:  # its own, those of its process and of its connection
+            self.summary["wandb"] = "lost"
+            _forget(error)
+
+    return tried
+
+
+class Dashboard(WandbLogger):
+    """W&B's logger for a run that goes on without it when it fails: metrics.csv has the same curves."""
+
+    def __init__(self, run: wandb.Run, summary: dict[str, Any]) -> None:
+        super().__init__(experiment=run)
+        self.summary = summary
+
+    @_dispensable
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log at a step of the optimiser, which is then W&B's own step, and so the x axis of every curve."""
+        self.experiment.log({**metrics, STEP: step}, step=step)
+
+    log_hyperparams = _dispensable(WandbLogger.log_hyperparams)
+    finalize = _dispensable(WandbLogger.finalize)
+
+
+def finish(exit_code: int) -> None:
+    """End the run of this process, where there is one."""
+    try:
+        wandb.finish(exit_code=exit_code)
+    except Exception as error:
+        _forget(error)
+
+
+def _forget(error: Exception) -> None:
+    """Say that W&B is lost, and forget its process, so that the next run of this one begins another."""
+    log.warning(
+        f"W&B failed ({type(error).__name__}: {first_line(error)}): the run goes on without it, its curves are in"
+        " metrics.csv"
+    )
+    with contextlib.suppress(Exception, SystemExit):
+        wandb.teardown(exit_code=1)
+    unset_globals()
+
+
+def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
+    """A run of W&B's in a folder. Raises ZooError for a name that W&B refuses."""
+    quiet = wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True)
+    try:
+        return wandb.init(
+            dir=folder.resolve(),
+            project=settings["project"],
+            entity=settings["entity"],
+            settings=quiet,
+            **about,
+        )
+    except (wandb.errors.UsageError, ValueError) as error:
+        raise ZooError(f"logger: {_said(error)}") from error
+    except Exception as error:  # the server refuses, or is lost between `mode` and here
+        if about["mode"] != "online":
+            raise
+        log.warning(
+            f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync` sends it later"
+        )
+        return begin(settings, folder, **about | {"mode": "offline"})
+
+
+def _said(error: Exception) -> str:
+    """What an error of W&B's says: of those of pydantic the reasons, as their first line counts them only."""
+    reasons = getattr(error, "errors", None)
+    if not callable(reasons):
+        return first_line(error)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in reasons())
+
+
+def mode(asked: str) -> str:
+    """`online` only where a key is at hand and the server answers; a run must not wait for what may never come."""
+    asked = os.environ.get("WANDB_MODE") or asked
+    asked = {"dryrun": "offline", "run": "online"}.get(asked, asked)  # as they were called once
+    if asked != "auto":
+        return asked
+    server = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    host = server.hostname or "api.wandb.ai"
+    if not (os.environ.get("WANDB_API_KEY") or _in_netrc(host)):
+        return "offline"
+    try:
+        socket.create_connection((host, server.port or 443), timeout=2).close()
+    except OSError:
+        return "offline"
+    return "online"
+
+
+def _in_netrc(host: str) -> bool:
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def sweep(folder: Path) -> tuple[str | None, list[str]]:
+    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in it.
+
+    Hydra writes both into the sweep's folder, before its first job.
+    """
+    for place in list(folder.resolve().parents)[:DEEPEST]:
+        with contextlib.suppress(
+            OSError, ValueError, YAMLError, LookupError, TypeError, HydraException
+        ):
+            told = yaml.safe_load((place / "multirun.yaml").read_text(encoding="utf-8"))["hydra"][
+                "overrides"
+            ]["task"]
+            parsed = OverridesParser.create().parse_overrides([str(word) for word in told])
+            return place.name, [word.key_or_group for word in parsed if word.is_sweep_override()]
+    return None, []
+
+
+def title(overrides: Sequence[str], varied: Sequence[str], label: str | None = None) -> str:
+    """A run's name: what varies in its sweep first, then its other words, or what it is labelled; never two alike.
+
+    >>> title(["norm=rms", "seed=1", "trainer.max_steps=9"], ["seed"])
+    'seed=1,norm=rms'
+    """
+    keys = [word.lstrip("+").partition("=")[0] for word in overrides]
+    first = [word for word, key in zip(overrides, keys, strict=True) if key in varied]
+    others = [word for word in overrides if word not in first and not word.startswith(UNSAID)]
+    name = ",".join([label, *first] if label else [*first, *others]) or "default"
+    if len(name) <= NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: NAME - len(digest) - 1]}…{digest}"

@@ -1,0 +1,36 @@
+"""Draws figures into files, with matplotlib from the extra transformer-zoo[report]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import ZooError
+from zoo.utils import extras
+
+
+def canvas(path: Path, width: float, height: float) -> Any:
+    """A figure of these inches, to be kept in that file. Raises ZooError without matplotlib, or where it knows no such kind."""
+    extras.need("matplotlib", "a picture")
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), layout="constrained")
+    if path.suffix[1:] not in figure.canvas.get_supported_filetypes():
+        raise ZooError(f"--out {path}: name a picture: .svg, .png or .pdf")
+    return figure
+
+
+def keep(figure: Any, path: Path) -> None:
+    """Write a figure, in a file of the same bytes for the same figure where it is an SVG."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def logarithmic(axes: Any, ticks: Sequence[int], **labels: str) -> None:
+    """Give axes their scales and labels, with ticks at these numbers alone."""
+    axes.set(xscale="log", yscale="log", **labels)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
+    axes.minorticks_off()
