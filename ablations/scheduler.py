@@ -66,12 +66,8 @@ def job(composed: DictConfig) -> str:
 def claimed(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Whether this process has the job, and no other; a claim is gone with its process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = locks.take(folder / ".job", wait)
-    try:
-        yield lock is not None
-    finally:
-        if lock is not None:
-            locks.leave(lock)
+    with locks.locked(folder / ".job", wait) as ours:
+        yield ours
 
 
 def status(folder: Path) -> str:

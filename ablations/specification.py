@@ -59,12 +59,8 @@ def record(plan: Plan) -> list[str]:
 def writing(folder: Path) -> Iterator[dict[str, Any]]:
     """The content of study.json, empty where there is none, while no other process changes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = locks.take(folder / ".study", wait=True)
-    assert lock is not None
-    try:
+    with locks.locked(folder / ".study", wait=True):
         yield read(folder)
-    finally:
-        locks.leave(lock)
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from rich.console import Console
 from rich.progress import Progress
@@ -138,7 +139,7 @@ def rows(suite: str, shape: str, measure: str, unit: str, samples: Samples) -> l
 
 
 def machine() -> dict[str, Any]:
-    cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""  # Linux
     names = [
         line.split(":")[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")
     ]
@@ -146,9 +147,7 @@ def machine() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "cpu": names[0] if names else platform.processor(),
         "cores": multiprocessing.cpu_count(),
-        "load": Path("/proc/loadavg").read_text().split()[0]
-        if Path("/proc/loadavg").exists()
-        else "unknown",
+        "load": f"{psutil.getloadavg()[0]:.2f}",
         "threads": 1,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

@@ -13,7 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
+
+from zoo.utils import system
 
 SPAWN = multiprocessing.get_context("spawn")
 WARM_UP = 3
@@ -104,16 +107,6 @@ def _prepare(suite: str, name: str) -> None:
         allocator.keep_freed()
 
 
-def resident(field: str) -> int:
-    """A figure of /proc/self/status in bytes: VmRSS is what is resident, VmHWM the most that was."""
-    line = next(
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith(field)
-    )
-    return int(line.split()[1]) * 1024
-
-
 def can_measure_memory() -> bool:
     return platform.libc_ver()[0] == "glibc" and sys.platform == "linux"
 
@@ -134,12 +127,12 @@ def peak_mib(suite: str, measure: str, name: str, shape: Any) -> float:
         M_MMAP_THRESHOLD, 2**16
     )  # large tensors have pages of their own: the figure is what is alive
     libc.malloc_trim(0)
-    before = resident("VmRSS")
+    before = psutil.Process().memory_info().rss
     step = candidate(measure, shape)
     step()  # the optimiser makes its state
     gc.collect()
     libc.malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # from here on VmHWM is a new high-water mark
+    Path("/proc/self/clear_refs").write_text("5")  # Linux counts the peak anew from here on
     for _ in range(3):
         step()
-    return (resident("VmHWM") - before) / 2**20
+    return (system.peak_memory() - before) / 2**20

@@ -28,7 +28,7 @@ from zoo.config import CONF, Config
 from zoo.config import overrides as override_grammar
 from zoo.cost import gpus
 from zoo.errors import ZooError, cli_errors, command, did_you_mean, first_line
-from zoo.utils import distributed, files
+from zoo.utils import distributed, files, system
 from zoo.utils.progress import doing
 
 WANDB_MODES = (
@@ -386,7 +386,7 @@ def _in_own_process(overrides: list[str], folder: Path) -> None:
     )
     before = {}
     with contextlib.suppress(ValueError):  # only a main thread may handle signals
-        for number in (signal.SIGTERM, signal.SIGUSR1):
+        for number in system.STOP:
             before[number] = signal.signal(
                 number, lambda number, frame: process.send_signal(number)
             )

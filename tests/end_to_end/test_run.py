@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import lightning
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from omegaconf import OmegaConf
 
 from tests.helpers.runs import Hostile, Train, equal, losses, summary, weights, when
@@ -161,10 +161,8 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_told(
 
 def test_two_processes_do_not_train_in_one_folder(train: Train) -> None:
     Path("run").mkdir()
-    with Path("run/.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ZooError, match="another process is training in run"):
-            train("run")
+    with FileLock("run/.lock"), pytest.raises(ZooError, match="another process is training in run"):
+        train("run")
     assert not Path("run/summary.json").exists()
     train("run")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from zoo import cost, registry
 from zoo.config import schema
 from zoo.cost import size
 from zoo.errors import ZooError
+from zoo.utils import system
 
 NO_ROOM = (
     "out of memory",
@@ -21,32 +21,11 @@ NO_ROOM = (
     "not enough memory",
     "Unable to allocate",
 )  # as torch and numpy say it
-LIMITS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)  # of a container
-USED = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
 
 
 def free(graphics: bool) -> float | None:
     """Bytes that this process could still take, on the GPU or of the machine; None where it is not told."""
-    if graphics:
-        return float(torch.cuda.mem_get_info()[0])
-    found: list[float] = []
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(
-            1024.0 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable")))
-        )
-    for limit, used in zip(LIMITS, USED, strict=True):
-        with contextlib.suppress(OSError, ValueError):  # the limit can be the word `max`
-            found.append(
-                float(
-                    int(Path(limit).read_text(encoding="ascii"))
-                    - int(Path(used).read_text(encoding="ascii"))
-                )
-            )
-    return min(found, default=None)
+    return float(torch.cuda.mem_get_info()[0]) if graphics else system.free_memory()
 
 
 def helps(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

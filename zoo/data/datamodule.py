@@ -156,7 +156,8 @@ def raise_dead_worker_in_next(*_: object) -> None:
 
     torch tells it by a signal as well, whose exception comes wherever the program is, also in its tidying up.
     """
-    if threading.current_thread() is threading.main_thread():
+    main = threading.current_thread() is threading.main_thread()
+    if main and hasattr(signal, "SIGCHLD"):  # Windows has none
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from zoo.cost import gpus
 from zoo.training import divergence
+from zoo.utils import system
 
 
 class TrainingMonitor(lightning.Callback):
@@ -94,9 +93,7 @@ def peak_memory() -> int:
     """Bytes: of the GPU where one was used, else of the process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+    return system.peak_memory()
 
 
 def mfu(tokens_per_second: float | None, flops_per_token: float, trainer: Any) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
 import time
 import uuid
@@ -36,7 +35,7 @@ from zoo.training.console import LogPrinter, ProgressBar
 from zoo.training.divergence import Diverged, refuse_metrics
 from zoo.training.fsdp import Sharded
 from zoo.training.signals import Interrupted, SignalCheckpoint
-from zoo.utils import allocator, distributed, files, library_warnings, locks
+from zoo.utils import allocator, distributed, files, library_warnings, locks, system
 from zoo.utils.progress import doing
 
 log = logging.getLogger("zoo")
@@ -247,9 +246,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                 trainer.validate(module, datamodule=data, verbose=False)
         except BaseException as error:
             if trainer.strategy.launcher is not None and not getattr(error, "agreed", False):
-                trainer.strategy.launcher.kill(
-                    signal.SIGKILL
-                )  # the processes that it started, which would wait for this one
+                # the processes that it started, which would wait for this one
+                trainer.strategy.launcher.kill(system.KILL)
             if isinstance(error.__context__, ZooError) and not isinstance(error, ZooError):
                 raise error.__context__ from None  # Lightning's clean-up fails where no batch has been read
             if isinstance(

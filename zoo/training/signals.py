@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 
+from zoo.utils import system
+
 
 class Interrupted(BaseException):
     """Asked to stop by a signal; like KeyboardInterrupt, no handler of errors should catch it.
@@ -29,7 +31,7 @@ class SignalCheckpoint(Checkpoint):
     the processes that train together is told to stop: after each step they ask each other.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    SIGNALS = (signal.SIGINT, *system.STOP)
 
     def __init__(self, path: Path, every: int) -> None:
         self.path, self.every, self.asked = path, every, 0

@@ -1,65 +1,58 @@
-"""What one process has to itself, until it ends in whatever way: the folder of a run, one of several GPUs."""
+"""Advisory file locks (run folder, GPU)."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
+from filelock import BaseFileLock, FileLock, Timeout
 
 from zoo.errors import ZooError
 
-_held: list[IO[str]] = []
+_kept: list[BaseFileLock] = []  # until the process ends; one that nothing refers to is released
 
 
-def take(path: Path, wait: bool = False) -> IO[str] | None:
-    """The opened file by which this process, and no other, has what the path stands for; None where another has it.
+def take(path: Path, wait: bool = False) -> BaseFileLock | None:
+    """Lock what the path stands for, waiting for it if asked to; None where another process has it.
 
-    With `wait` it is waited for.
+    The kernel holds the lock, so it ends with its process however that ends; the file itself stays and means nothing. A fork
+    has no part in it: data workers outlive by seconds a process that is killed. Where a file system has no locks, filelock
+    would write a file that means the lock, and outlive its process; that is an error instead.
     """
-    lock = path.open("w")
+    lock = FileLock(path, blocking=wait, fallback_to_soft=False)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        lock.close()
+        lock.acquire()
+    except Timeout:
         return None
-    _held.append(lock)
     return lock
 
 
-def leave(lock: IO[str]) -> None:
-    _held.remove(lock)
-    lock.close()
-
-
-def _forget() -> None:
-    for lock in _held:
-        lock.close()
-
-
-os.register_at_fork(
-    after_in_child=_forget
-)  # the processes that read data outlive by seconds one that is killed
+@contextlib.contextmanager
+def locked(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Lock what the path stands for until the end of the block; False where another process has it."""
+    lock = take(path, wait)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Two processes that train in one folder would mix their runs. Raises ZooError where another does."""
-    lock = take(folder / ".lock")
-    if lock is None:
-        raise ZooError(
-            f"another process is training in {folder}: wait for it, or choose another hydra.run.dir"
-        )
-    try:
+    """Train in a folder as its only process; two would mix their runs. Raises ZooError where another does."""
+    with locked(folder / ".lock") as alone:
+        if not alone:
+            raise ZooError(
+                f"another process is training in {folder}: wait for it, or choose another hydra.run.dir"
+            )
         yield
-    finally:
-        leave(lock)
 
 
 def alone_on_a_gpu(settings: Mapping[str, Any]) -> bool:
@@ -74,11 +67,11 @@ def free_gpu() -> int:
 
     So the jobs of a sweep spread, whatever launches them.
     """
+    user = getattr(os, "getuid", os.getlogin)()  # Windows has names alone
     shown = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     for index in range(torch.cuda.device_count()):
-        if take(
-            Path(tempfile.gettempdir())
-            / f"zoo-gpu-{os.getuid()}-{shown[index] if shown else index}"
-        ):
+        name = f"zoo-gpu-{user}-{shown[index] if shown else index}"
+        if lock := take(Path(tempfile.gettempdir()) / name):
+            _kept.append(lock)
             return index
     return os.getpid() % torch.cuda.device_count()
