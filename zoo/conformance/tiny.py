@@ -123,7 +123,7 @@ def perturbed(model: Decoder) -> Decoder:
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape, generator=draw)
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
     return model
 
 
