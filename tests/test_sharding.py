@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.helpers.components import make
+from tests.helpers.ranks import in_ranks
 from zoo import config, generation, models, optim, registry
 from zoo.checkpoints import reading
 from zoo.checkpoints import weights as checkpoint_weights
@@ -307,8 +308,7 @@ def one_of_two(rank: int, folder: Path) -> None:
 def in_two(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each of two processes found."""
     folder = tmp_path_factory.mktemp("shards")
-    processes: Any = torch.multiprocessing.spawn(one_of_two, (folder,), nprocs=2, join=False)
-    assert any(processes.join(60) for _ in range(4)), "they hang"
+    in_ranks(one_of_two, folder)
     return [
         torch.load(folder / f"{rank}.pt") | {"saved": folder / "last.ckpt"} for rank in range(2)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 
 from ablations import plan, run
 from ablations import study as studies
+from tests.helpers.commands import Process, start
 from zoo import registry
 from zoo.config import CONF, discover
 from zoo.data import cache
@@ -32,11 +32,9 @@ def summaries(folder: str | Path = "studies") -> dict[str, dict[str, Any]]:
     }
 
 
-def in_process(*arguments: str) -> subprocess.Popen[str]:
+def in_process(*arguments: str, fresh: bool = False) -> Process:
     line = [sys.executable, "-m", "ablations.run", *arguments]
-    return subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
-    )
+    return start(line, fresh, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_a_study_runs_and_the_same_line_again_runs_nothing(
@@ -286,7 +284,9 @@ def test_two_processes_share_a_study(study: Study) -> None:
 
 
 def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
-    process = in_process(study(seeds=1), "hydra.sweep.dir=here", "trainer.max_steps=5000")
+    process = in_process(
+        study(seeds=1), "hydra.sweep.dir=here", "trainer.max_steps=5000", fresh=True
+    )
     first = Path("here/norm=layer/seed_0/metrics.csv")
     for _ in range(6000):
         if (

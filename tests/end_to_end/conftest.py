@@ -34,9 +34,9 @@ def command(words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]
     """Train as a person would, in a process of its own; hangs are failures."""
 
     def command(
-        *arguments: str, module: str = "zoo.train", tiny: bool = True
+        *arguments: str, module: str = "zoo.train", tiny: bool = True, fresh: bool = False
     ) -> subprocess.CompletedProcess[str]:
         start = [module] if module.endswith(".py") else ["-m", module]
-        return bounded([sys.executable, *start, *(words if tiny else []), *arguments])
+        return bounded([sys.executable, *start, *(words if tiny else []), *arguments], fresh=fresh)
 
     return command

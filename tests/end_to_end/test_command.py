@@ -1,4 +1,4 @@
-"""The command lines as a person types them, each in a process of its own."""
+"""The command lines as a person types them, each in a process of its own; a fresh one of each, the others forked."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from lightning import Trainer
 from omegaconf import OmegaConf
 
 from ablations import run as ablate
+from tests.helpers.commands import bounded, start
 from tests.helpers.runs import Train, equal, losses, summary, weights, when
 from tests.helpers.wandb_files import read_wandb
-from zoo import config, cost, generate, train
+from zoo import config, generate, train
 from zoo.components import __main__ as components
+from zoo.cost import __main__ as cost
 from zoo.cost import gpus
 from zoo.errors import ZooError
 
@@ -51,7 +53,7 @@ def refused(
 
 
 def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
-    done = command("norm=rms", "pos=rope")
+    done = command("norm=rms", "pos=rope", fresh=True)
     assert done.returncode == 0, done.stderr
     (folder,) = Path("runs").iterdir()
     told = summary(folder)
@@ -70,6 +72,7 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         "temperature=0",
         module="zoo.generate",
         tiny=False,
+        fresh=True,
     )
     assert written.returncode == 0, written.stderr
     assert written.stdout.startswith("3 times")
@@ -277,7 +280,7 @@ def test_a_stopped_run_is_found_and_gone_on_with(
 ) -> None:
     long = ["trainer.max_steps=400", "trainer.eval_every=200"]
     line = [sys.executable, "-m", "zoo.train", *words, *long]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = start(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 120
     while not list(Path("runs").glob("*/checkpoints/last.ckpt")):
         assert time.monotonic() < deadline
@@ -389,9 +392,11 @@ def test_help_lists_the_menu(command: Command) -> None:
 
 
 def test_components_and_cost_speak_json(command: Command) -> None:
-    menu = json.loads(command("--json", module="zoo.components", tiny=False).stdout)
+    menu = json.loads(command("--json", module="zoo.components", tiny=False, fresh=True).stdout)
     assert menu["norm"]["rms"]["options"] == {"eps": 1e-6, "zero_centered": False}
-    cost = json.loads(command("--json", "model=gpt2", module="zoo.cost", tiny=False).stdout)
+    cost = json.loads(
+        command("--json", "model=gpt2", module="zoo.cost", tiny=False, fresh=True).stdout
+    )
     assert cost["parameters"] == 124_439_808  # Radford 2019, as transformers counts it
 
 
@@ -406,13 +411,9 @@ def test_a_component_of_ones_own_works_as_contributing_shows_it(
         encoding="utf-8",
     )
 
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, str(script), *words, "norm=power", *more]
-        return subprocess.run(
-            line, capture_output=True, text=True, timeout=200, env=os.environ, check=False
-        )
-
-    done, wrong = run("norm.p=1.5", "hydra.run.dir=run"), run("norm.pp=1")
+    line = [sys.executable, str(script), *words, "norm=power"]
+    done = bounded([*line, "norm.p=1.5", "hydra.run.dir=run"])
+    wrong = bounded([*line, "norm.pp=1"], fresh=True)
     assert done.returncode == 0, done.stderr
     assert summary("run")["choices"]["norm"] == "power"
     assert "did you mean 'p'" in wrong.stderr

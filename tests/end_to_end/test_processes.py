@@ -121,6 +121,7 @@ def test_shards_learn_what_one_process_learns(
         "trainer.gradient_checkpointing=true",
         "logger=wandb",
         module=PROBE,
+        fresh=True,
     )
     assert done.returncode == 0, done.stderr
     check_alike(one, "two")

@@ -1,1 +1,0 @@
-"""Parts for the transformer zoo; the module `parts` declares them."""
