@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import io
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.helpers.components import Choice, each, make, tokens
+from tests.helpers.components import Choice, each, make
 from zoo import config, cost, optim, registry
+from zoo.conformance.training_parts import step, untied
 from zoo.errors import ZooError
 
 F64 = torch.float64
@@ -19,59 +19,6 @@ F64 = torch.float64
 
 def made(choice: Choice, model: nn.Module, **options: Any) -> Any:
     return registry.build("optim", choice | options, optim.parameter_groups(model))
-
-
-def step(model: Any, optimizer: Any, seed: int) -> float:
-    """One step on tokens of this seed."""
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(
-            model(tokens(seed=seed)).flatten(0, 1), tokens(seed=seed).flatten()
-        )
-        loss.backward()
-        return loss
-
-    return optimizer.step(closure).item()
-
-
-def untied(**parts: Any) -> Any:
-    return make(
-        head={"name": "linear", "tied": False},
-        attn={"name": "gqa", "kv_heads": 2, "bias": True},
-        **parts,
-    )
-
-
-@each("optim")
-def test_a_few_steps_learn(optim: Choice) -> None:
-    """To repeat its tokens, from the loss of not knowing them."""
-    model = make()
-    optimizer = made(optim, model, lr=0.01)
-    losses = [step(model, optimizer, 0) for _ in range(30)]
-    assert losses[-1] < 0.6 * losses[0]
-    assert all(parameter.isfinite().all() for parameter in model.parameters())
-
-
-@each("optim")
-def test_a_state_saved_and_loaded_goes_on_bit_equal(optim: Choice) -> None:
-    model = untied()
-    optimizer = made(optim, model)
-    for seed in range(3):
-        step(model, optimizer, seed)
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=True)
-    other = untied(seed=1)
-    other.load_state_dict(loaded["model"])
-    resumed = made(optim, other)
-    resumed.load_state_dict(loaded["optimizer"])
-    for seed in range(3, 6):
-        step(model, optimizer, seed)
-        step(other, resumed, seed)
-    for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
-        assert torch.equal(one, two), name
 
 
 @each("optim")
@@ -126,44 +73,6 @@ def test_every_option_changes_what_is_learned(optim: Choice) -> None:
     for option, value in defaults.items():
         same = all(map(torch.equal, learned(**{option: another(value)}), plain))
         assert not same, f"{option} changes nothing"
-
-
-@each("optim")
-def test_what_is_frozen_or_has_no_gradient_stays(optim: Choice) -> None:
-    model = make()
-    frozen = model.stack.blocks[0]
-    frozen.requires_grad_(False)
-    before = copy.deepcopy(model.state_dict())
-    optimizer = made(optim, model)
-    step(model, optimizer, 0)
-    moved = {
-        name for name, value in model.state_dict().items() if not torch.equal(value, before[name])
-    }
-    assert moved
-    assert not any(name.startswith("stack.blocks.0") for name in moved)
-    optimizer.zero_grad()
-    before = copy.deepcopy(model.state_dict())
-    optimizer.step()
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@each("optim")
-def test_the_states_that_a_cost_counts_are_those_that_are_kept(optim: Choice) -> None:
-    model = untied()
-    expected = states(model, optim)
-    optimizer = made(optim, model)
-    step(model, optimizer, 0)
-    kept = sum(
-        value.numel()
-        for state in optimizer.state.values()
-        for name, value in state.items()
-        if name != "step"
-    )
-    assert kept == expected == states(untied(device="meta"), optim)
-
-
-def states(model: nn.Module, choice: Choice) -> int:
-    return optim.states(model, choice, "fan_in")
 
 
 def test_the_memory_of_training_knows_the_optimiser() -> None:

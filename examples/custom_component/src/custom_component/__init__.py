@@ -1,0 +1,1 @@
+"""Parts for the transformer zoo; the module `parts` declares them."""
