@@ -33,6 +33,6 @@ def test_no_component_breaks_the_graph_but_those_that_are_known_to(case: Case) -
 def test_nor_does_the_loss() -> None:
     torch._dynamo.reset()
     model, ids = made(("ffn", {"name": "swiglu"})), tokens()
-    read = partial(loss.summed, labels=ids.flatten(), ignore=IGNORE, smoothing=0.1)
+    read = partial(loss.summed_nats, labels=ids.flatten(), ignore=IGNORE, smoothing=0.1)
     whole = torch.compile(model, backend="eager", fullgraph=True)(ids, read=read)
     torch.testing.assert_close(whole, model(ids, read=read))

@@ -213,7 +213,7 @@ def test_a_large_model_costs_no_memory() -> None:
 
 
 def test_the_logits_of_a_large_vocabulary_do_not_count_all_at_once() -> None:
-    """They are made in parts, of `zoo.objectives.loss.LOGITS` at most: twice the tokens beyond that cost no more logits."""
+    """They are made in parts, of `zoo.objectives.loss.LOGITS_AT_ONCE` at most: twice the tokens cost no more."""
     words = [*MEMORY, "arch.vocab=65536", "loader.batch_size=16"]
     whole = 2 * 16 * 32 * 65536 * 4
     grown, model = (

@@ -106,7 +106,9 @@ def test_fill_mask_fills_in_what_the_zoo_does(
     for prompt, batched in zip(
         prompts, pipeline(prompts, batch_size=len(prompts), top_k=vocab), strict=True
     ):
-        asked = ours.objective.ask([ours.tokenizer.encode(part) for part in prompt.split("[MASK]")])
+        asked = ours.objective.encode_prompt(
+            [ours.tokenizer.encode(part) for part in prompt.split("[MASK]")]
+        )
         at = torch.from_numpy(np.flatnonzero(asked == ours.objective.mask))
         expected = generation.at_places(ours.model, torch.from_numpy(asked)[None], at, vocab)[0]
         for answer in (pipeline(prompt, top_k=vocab), batched):
@@ -144,7 +146,7 @@ def test_an_encoder_decoder_writes_what_the_zoo_does(
         do_sample=False,
     )
     for prompt, row in zip(PROMPTS, written, strict=True):
-        source, begin, _ = ours.objective.ask([ours.tokenizer.encode(prompt)])
+        source, begin, _ = ours.objective.encode_prompt([ours.tokenizer.encode(prompt)])
         expected = generation.generate(
             ours.model,
             torch.tensor([begin[:1]]),
@@ -159,7 +161,7 @@ def test_an_encoder_decoder_writes_what_the_zoo_does(
         assert alone == [begin[0], *expected]
         assert row.tolist()[: len(alone)] == alone
     if gap:  # as the zoo asks: the decoder starts with the first sentinel, and ends at the next
-        source, begin, end = ours.objective.ask([ours.tokenizer.encode(prompt)])
+        source, begin, end = ours.objective.encode_prompt([ours.tokenizer.encode(prompt)])
         assert [
             read.convert_tokens_to_ids(token)
             for token in ("<|start|>", "<extra_id_0>", "<extra_id_1>")

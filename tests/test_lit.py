@@ -26,7 +26,7 @@ class Level(nn.Module):
 class Given:
     """An objective whose loss a token stands in the batch."""
 
-    extra, share = 0, 1.0
+    extra, labelled_fraction = 0, 1.0
 
     def __call__(
         self, model: Any, batch: dict[str, Tensor], trace: Any = None
@@ -41,7 +41,7 @@ class Given:
 class Partly(Given):
     """Half of the tokens that are read are labelled, and each that is read has an auxiliary loss of 3."""
 
-    share = 0.5
+    labelled_fraction = 0.5
 
     def __call__(
         self, model: Any, batch: dict[str, Tensor], trace: Any = None

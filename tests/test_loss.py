@@ -26,7 +26,7 @@ each_head = pytest.mark.parametrize("choice", HEADS, ids=str)
 
 @pytest.fixture(autouse=True)
 def _in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "LOGITS", 4 * VOCAB)  # four places, four, and two
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", 4 * VOCAB)  # four places, four, and two
     torch.manual_seed(0)
 
 
@@ -61,7 +61,7 @@ def test_value_and_gradients_are_those_of_all_logits_at_once(
         reduction="sum",
         label_smoothing=smoothing,
     )
-    parts = loss.summed(hidden, head, embedding, labels, IGNORE, smoothing)
+    parts = loss.summed_nats(hidden, head, embedding, labels, IGNORE, smoothing)
     assert "Summed" in type(parts.grad_fn).__name__
     close(parts, whole)
     for one, other in zip(
@@ -69,7 +69,7 @@ def test_value_and_gradients_are_those_of_all_logits_at_once(
     ):
         close(one, other)
     with torch.no_grad():
-        close(loss.summed(hidden, head, embedding, labels, IGNORE, smoothing), whole)
+        close(loss.summed_nats(hidden, head, embedding, labels, IGNORE, smoothing), whole)
 
 
 @each_head
@@ -77,7 +77,7 @@ def test_gradients_are_the_slopes(choice: dict[str, Any]) -> None:
     head, embedding, hidden, labels = made(choice)
 
     def value(hidden: Tensor, embedding: Tensor, *_: Tensor) -> Tensor:
-        return loss.summed(hidden, head, embedding, labels, IGNORE, 0.1)
+        return loss.summed_nats(hidden, head, embedding, labels, IGNORE, 0.1)
 
     assert torch.autograd.gradcheck(value, (hidden, embedding, *head.parameters()))
 
@@ -85,7 +85,7 @@ def test_gradients_are_the_slopes(choice: dict[str, Any]) -> None:
 def test_what_is_frozen_is_left_alone() -> None:
     head, embedding, hidden, labels = made({"name": "linear", "bias": True})
     embedding.requires_grad_(False)
-    loss.summed(hidden, head, embedding, labels, IGNORE, 0.0).backward()
+    loss.summed_nats(hidden, head, embedding, labels, IGNORE, 0.0).backward()
     assert embedding.grad is None
     assert head.bias.grad is not None
     assert hidden.grad is not None
@@ -93,7 +93,7 @@ def test_what_is_frozen_is_left_alone() -> None:
 
 def test_an_evaluation_in_parts_is_that_of_all_logits_at_once() -> None:
     head, embedding, hidden, labels = made({"name": "linear"})
-    nats, right = loss.measured(hidden, head, embedding, labels, IGNORE)
+    nats, right = loss.nats_and_hits(hidden, head, embedding, labels, IGNORE)
     logits = head(hidden, embedding)
     close(nats, F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none"))
     assert torch.equal(right, logits.argmax(-1) == labels)
@@ -103,7 +103,7 @@ def test_in_bfloat16_under_autocast() -> None:
     head, embedding, hidden, labels = made({"name": "linear", "tied": False})
     head, hidden = head.float(), hidden.detach().float().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        parts = loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)
+        parts = loss.summed_nats(hidden, head, embedding, labels, IGNORE, 0.0)
         whole = F.cross_entropy(
             head(hidden, embedding), labels, ignore_index=IGNORE, reduction="sum"
         )
@@ -124,8 +124,8 @@ def test_of_logits_in_16_bits_the_loss_is_in_32(choice: dict[str, Any]) -> None:
     exact = F.cross_entropy(
         head(hidden, embedding).double(), labels, ignore_index=IGNORE, reduction="none"
     )
-    nats, _ = loss.measured(hidden, head, embedding, labels, IGNORE)
+    nats, _ = loss.nats_and_hits(hidden, head, embedding, labels, IGNORE)
     with torch.no_grad():
-        values = [nats.sum(), loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)]
-    for value in (*values, loss.summed(hidden, head, embedding, labels, IGNORE, 0.0)):
+        values = [nats.sum(), loss.summed_nats(hidden, head, embedding, labels, IGNORE, 0.0)]
+    for value in (*values, loss.summed_nats(hidden, head, embedding, labels, IGNORE, 0.0)):
         torch.testing.assert_close(value.double(), exact.sum(), rtol=1e-6, atol=0)

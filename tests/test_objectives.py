@@ -141,11 +141,11 @@ def test_an_evaluation_hides_at_a_rate_of_its_own() -> None:
     learns, asked = objective("mlm", 64, rate=0.8, eval_rate=0.1), objective("mlm", 64, rate=0.1)
     for given, like in (
         (learns.prepare(raw, 0), objective("mlm", 64, rate=0.8)),
-        (learns.judge.prepare(raw, 0), asked),
+        (learns.eval_objective.prepare(raw, 0), asked),
     ):
         assert torch.equal(given["labels"], like.prepare(raw, 0)["labels"])
-    assert learns.over == asked.over != objective("mlm", 64, rate=0.8).over
-    assert (learns.share, learns.rate) == (0.8, 0.8), "it learns as before"
+    assert learns.loss_scope == asked.loss_scope != objective("mlm", 64, rate=0.8).loss_scope
+    assert (learns.labelled_fraction, learns.rate) == (0.8, 0.8), "it learns as before"
 
 
 def test_a_step_in_which_nothing_is_hidden_moves_nothing() -> None:
@@ -158,7 +158,7 @@ def test_a_step_in_which_nothing_is_hidden_moves_nothing() -> None:
 
 def restored(made: Any, inputs: Sequence[int], targets: Sequence[int]) -> list[int]:
     """The text, from inputs and targets: each sentinel exchanged for what the targets have behind it."""
-    fills = iter(made.read(targets))
+    fills = iter(made.parse_output(targets))
     return [
         token for seen in inputs for token in (next(fills) if seen >= made.sentinel else [seen])
     ]
@@ -190,7 +190,7 @@ def test_the_lengths_of_span_corruption_are_those_of_the_paper() -> None:
     """
     made = objective("span", 568)
     assert (made.inputs, made.targets, made.spans) == (512 - 1, 114, 28)
-    noise = np.stack([made.noise(568, np.random.default_rng(seed)) for seed in range(400)])
+    noise = np.stack([made.noise_mask(568, np.random.default_rng(seed)) for seed in range(400)])
     assert (noise.sum(1) == 85).all()
     begins = noise & ~np.pad(noise, ((0, 0), (1, 0)))[:, :-1]
     assert (begins.sum(1) == 28).all()
@@ -292,7 +292,7 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
     [
         (
             "objective=mlm",
-            "by arch=encoder, not by arch=decoder: choose objective=clm or copy or induction, or arch",
+            "objective=mlm trains arch=encoder, not arch=decoder: choose objective=clm or copy or induction, or arch",
         ),
         ("arch=encoder", "choose objective=mlm, or arch=decoder"),
         ("model=t5 objective=clm", "choose objective=seq2seq or span, or arch=decoder"),

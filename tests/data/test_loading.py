@@ -6,8 +6,9 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Tokens
-from zoo.data.dataset import IGNORE, Blocks, GlobalBatches, unprepared
+from zoo.data.dataset import Blocks, GlobalBatches, unprepared
 from zoo.errors import ZooError
+from zoo.objectives import IGNORE
 
 
 def take(batches, count):

@@ -8,9 +8,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zoo.data.cache import Corpus
 from zoo.data.datamodule import Data
-from zoo.data.dataset import IGNORE
 from zoo.data.tokenizers import Byte
 from zoo.errors import ZooError
+from zoo.objectives import IGNORE
 from zoo.registry import build
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

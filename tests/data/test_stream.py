@@ -21,7 +21,7 @@ from zoo.data.dataset import Blocks, GlobalBatches, unprepared
 from zoo.data.streaming import Stream
 from zoo.data.tokenizers import BPE, Byte
 from zoo.errors import ZooError
-from zoo.objectives import MaskedLM
+from zoo.objectives.masked import MaskedLM
 
 BYTE, LENGTH = Byte(), 4
 TEXTS = [

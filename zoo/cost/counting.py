@@ -155,14 +155,19 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
         _pretend(model)
         own = {p.untyped_storage()._cdata for p in model.parameters()}
         given = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
-        hidden = pack(objective.through(model, given, lambda hidden, head, embedding: hidden))
+        hidden = pack(objective.run_model(model, given, lambda hidden, head, embedding: hidden))
     for hook in hooks:
         hook.remove()
     by_block: dict[Any, int] = dict.fromkeys([None, *blocks], 0)
     for storage, (size, block) in kept.items():
         by_block[block] += 0 if storage in own else size
     # logits and their logarithms, then these and their gradient, while all the rest is still there
-    logits = 2 * min(len(hidden), loss.rows(config["arch"]["vocab"])) * config["arch"]["vocab"] * 4
+    logits = (
+        2
+        * min(len(hidden), loss.positions_at_once(config["arch"]["vocab"]))
+        * config["arch"]["vocab"]
+        * 4
+    )
     outside = by_block.pop(None) + logits
     stream = max(x.numel() * x.element_size() for x in inputs)
     return cluster.Figures(

@@ -16,26 +16,27 @@ from torch.utils.data import BatchSampler, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zoo.data.cache import Corpus
-from zoo.data.dataset import IGNORE, Batch, Blocks, GlobalBatches, unprepared
+from zoo.data.dataset import Batch, Blocks, GlobalBatches, unprepared
 from zoo.data.eval_breakdown import EvalBreakdown
 from zoo.data.streaming import Stream
 from zoo.errors import ZooError
+from zoo.objectives import IGNORE
 from zoo.utils.seeding import derive
 
 FILLER = -1  # in place of a block, where a process has one less than others: shards need all processes for every batch
 
 
 class Data(lightning.LightningDataModule):
-    """Train batches without end, whose place is kept in the checkpoint; val and test batches in order, each block once.
+    """Endless train batches, whose place is saved in checkpoints; val and test batches in order.
 
-    `batch_size` counts the blocks of one optimiser step over all processes and the `accumulate` micro-batches; `length`
-    counts the tokens of a block, `eval_length` those of one of val and test. Every process takes its own share, so the
-    Trainer needs `use_distributed_sampler=False`. `prepare`, an objective's, makes what is learned of a batch, and `judge`
-    what is asked of one in an evaluation, with a seed for each split; so each evaluation is given the same. `documents` are
-    those of a train split that is streamed (zoo.data.streaming), in
-    a buffer of `shuffle` blocks. `changing` lets a run go on with
-    other data. Raises ZooError when the train split is smaller than one block or the batch cannot be shared
-    evenly.
+    `batch_size` counts the blocks of one optimiser step over all ranks and the `accumulate`
+    micro-batches; `length` counts the tokens of a block, `eval_length` those of a val or test
+    block. Every rank takes its own part, so the Trainer needs `use_distributed_sampler=False`.
+    `prepare` and `eval_prepare` are an objective's, for training and for evaluations; each split
+    has a seed of its own, so that every evaluation sees the same. `documents` are those of a
+    streamed train split (zoo.data.streaming), shuffled in a buffer of `shuffle` blocks. `changing`
+    lets a run resume with other data. Raises ZooError when the train split is smaller than one
+    block or the batch cannot be divided evenly.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Data(lightning.LightningDataModule):
         accumulate: int = 1,
         eval_length: int | None = None,
         prepare: Callable[..., Batch] = unprepared,
-        judge: Callable[..., Batch] | None = None,
+        eval_prepare: Callable[..., Batch] | None = None,
         documents: Iterable[dict[str, str]] | None = None,
         shuffle: int = 1,
         changing: bool = False,
@@ -91,7 +92,7 @@ class Data(lightning.LightningDataModule):
         )
         self.prepare = {
             name: partial(
-                prepare if name == "train" else judge or prepare,
+                prepare if name == "train" else eval_prepare or prepare,
                 seed=derive(seed, "objective", name),
             )
             for name in ("train", *self.blocks)
@@ -115,7 +116,7 @@ class Data(lightning.LightningDataModule):
     def test_dataloader(self) -> DataLoader:
         return self._in_order("test")
 
-    def spread(self, split: str) -> EvalBreakdown:
+    def breakdown(self, split: str) -> EvalBreakdown:
         """Nothing yet, to sum an evaluation of a split in."""
         return EvalBreakdown(self.tokens[split], self.blocks[split].length)
 

@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 
 from zoo.data.cache import Tokens
 from zoo.errors import ZooError
+from zoo.objectives.base import IGNORE
 from zoo.utils.seeding import derive
 
-IGNORE = -100  # the label of a place that is not to be predicted
 Batch = dict[str, torch.Tensor]
 
 

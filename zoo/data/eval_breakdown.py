@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.data.cache import Tokens
-from zoo.data.dataset import IGNORE
+from zoo.objectives import IGNORE
 
 
 class EvalBreakdown:

@@ -13,7 +13,7 @@ from zoo.checkpoints import weights as checkpoint_weights
 from zoo.data.tokenizers import EOT
 from zoo.errors import ZooError
 from zoo.hf.convert import to_hf
-from zoo.objectives import MARK, START
+from zoo.objectives import MASK_TOKEN, START_TOKEN
 from zoo.utils import extras
 
 PAD = "<|pad|>"
@@ -36,7 +36,7 @@ def export(checkpoint: Any, folder: Path) -> None:
     objective = registry.build(
         "objective", config["objective"], tokenizer, config["loader"]["length"]
     )
-    named, pad, theirs = objective.named, EOT, to_hf(model)
+    named, pad, theirs = objective.special_tokens, EOT, to_hf(model)
     if (
         theirs.config.pad_token_id is not None
     ):  # it knows padding by its id, and counts positions from there
@@ -44,11 +44,11 @@ def export(checkpoint: Any, folder: Path) -> None:
         theirs = to_hf(_with_padding(model, named[PAD]))
     roles = {"bos_token": EOT, "eos_token": EOT, "pad_token": pad}
     if model.family == "encoder":
-        roles |= {"cls_token": EOT, "sep_token": EOT, "mask_token": MARK}
+        roles |= {"cls_token": EOT, "sep_token": EOT, "mask_token": MASK_TOKEN}
     known = {EOT: tokenizer.eot, **named}
     ids = {f"{role}_id": known[token] for role, token in roles.items() if token in known}
-    if START in named:
-        ids["decoder_start_token_id"] = named[START]
+    if START_TOKEN in named:
+        ids["decoder_start_token_id"] = named[START_TOKEN]
     theirs.config.update(ids)
     if theirs.can_generate():
         theirs.generation_config.update(**ids)

@@ -1,5 +1,6 @@
-"""What is learned: an objective prepares a batch, and turns a model and that batch into a loss."""
+"""Training objectives: each prepares a batch and turns a model and that batch into a loss."""
 
-from zoo.objectives.base import IGNORE, MARK, MEASURED, START, MaskedLM, Objective, check, streams
+from zoo.objectives.base import EVAL_METRICS, IGNORE, MASK_TOKEN, START_TOKEN, Objective
+from zoo.objectives.compatibility import check
 
-__all__ = ["IGNORE", "MARK", "MEASURED", "START", "MaskedLM", "Objective", "check", "streams"]
+__all__ = ["EVAL_METRICS", "IGNORE", "MASK_TOKEN", "START_TOKEN", "Objective", "check"]

@@ -1,82 +1,95 @@
-"""Diagnostic tasks: sequences drawn anew for each block, of which a part can be known by who has the mechanism asked for.
+"""Synthetic tasks: sequences drawn for each block, partly predictable from what came before.
 
-They are objectives, as what is learned is theirs alone: of the text only the number of blocks is used. val/accuracy is over the
-tokens that can be known.
+A model predicts that part only if it has the mechanism that the task tests, and val/accuracy is
+over that part alone. The tasks are objectives that use only the number of blocks of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zoo.errors import ZooError
-from zoo.objectives import IGNORE, Objective, streams
+from zoo.objectives.base import IGNORE, Objective, row_generators
 from zoo.registry import register
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from zoo.data.tokenizers import Tokenizer
+
 
 class SyntheticTask(Objective):
-    """What the tasks share: `symbols` different tokens, drawn from a stream of the block's own."""
+    """Draws the sequences of a task over `symbols` different tokens, keyed by the block's index."""
 
-    def __init__(self, tokenizer: Any, length: int, symbols: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, length: int, symbols: int) -> None:
         super().__init__(tokenizer, length)
         if not 2 <= symbols < tokenizer.vocab:
             raise ZooError(
-                f"objective.symbols={symbols} must be from 2 to below the tokenizer's {tokenizer.vocab}"
+                f"objective.symbols={symbols} must be from 2 to below the tokenizer's"
+                f" {tokenizer.vocab}"
             )
         if length < 8:
             raise ZooError(
                 f"a task needs blocks of at least 8 tokens: loader.length={length} is too short"
             )
         self.symbols = symbols
-        self.over = f"the tokens that can be known, of the {symbols} symbols of {type(self).__name__.lower()}"
+        task = type(self).__name__.lower()
+        self.loss_scope = f"the tokens that can be known, of the {symbols} symbols of {task}"
 
-    def draw(self, source: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """So many tokens, and which of them can be known from those before."""
+    def draw(self, generator: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the tokens of a sequence, and which of them follow from those before."""
         raise NotImplementedError
 
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-        """tokens and labels (B, T); labels are IGNORE but for the tokens that can be known."""
+        """Draw a batch: tokens and labels (B, T), which are IGNORE but for predictable tokens."""
         import torch
 
-        rows = [self.draw(source, batch["tokens"].shape[1] + 1) for source in streams(batch, seed)]
-        tokens, known = (np.stack(part) for part in zip(*rows, strict=True))
-        labels = np.where(known, tokens, IGNORE)[:, 1:]
+        length = batch["tokens"].shape[1] + 1
+        sequences, masks = [], []
+        for generator in row_generators(batch, seed):
+            sequence, predictable = self.draw(generator, length)
+            sequences.append(sequence)
+            masks.append(predictable)
+        tokens = np.stack(sequences)
+        labels = np.where(np.stack(masks), tokens, IGNORE)
         return {
             "tokens": torch.from_numpy(tokens[:, :-1].copy()),
-            "labels": torch.from_numpy(labels.copy()),
+            "labels": torch.from_numpy(labels[:, 1:].copy()),
         }
 
 
 @register("objective", "induction")
 class Induction(SyntheticTask):
-    """A random segment again and again, ... A B ... A -> B (Olsson 2022): two layers of attention find it, one does not.
+    """Repeat a random segment, ... A B ... A -> B (Olsson 2022): needs two attention layers.
 
     The segment is a quarter to half of the block, so that no fixed distance tells where to look.
     """
 
-    def __init__(self, tokenizer: Any, length: int, *, symbols: int = 64) -> None:
+    def __init__(self, tokenizer: Tokenizer, length: int, *, symbols: int = 64) -> None:
         super().__init__(tokenizer, length, symbols)
 
-    def draw(self, source: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
-        segment = int(source.integers(length // 4, length // 2 + 1))
-        tokens = np.resize(source.integers(0, self.symbols, segment), length)
+    def draw(self, generator: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
+        segment = int(generator.integers(length // 4, length // 2 + 1))
+        tokens = np.resize(generator.integers(0, self.symbols, segment), length)
         return tokens, np.arange(length) > segment  # the token before it has been seen before
 
 
 @register("objective", "copy")
 class Copy(SyntheticTask):
-    """A random string, a mark, and the string again (Graves 2014; Jelassi 2024). A fixed state must hold it whole."""
+    """Copy a random string after a delimiter (Graves 2014; Jelassi 2024).
 
-    def __init__(self, tokenizer: Any, length: int, *, symbols: int = 64) -> None:
+    A fixed state must hold the whole string.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, length: int, *, symbols: int = 64) -> None:
         super().__init__(tokenizer, length, symbols)
 
-    def draw(self, source: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, generator: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
         half = (length - 1) // 2
-        string = source.integers(0, self.symbols, half)
+        string = generator.integers(0, self.symbols, half)
         tokens = np.concatenate([string, [self.symbols], string, string[: length - 1 - 2 * half]])
-        return tokens, (np.arange(length) > half) & (np.arange(length) <= 2 * half)
+        place = np.arange(length)
+        return tokens, (place > half) & (place <= 2 * half)

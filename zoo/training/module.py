@@ -119,7 +119,7 @@ class LMModule(lightning.LightningModule):
         for router, loads in trace.loads:
             self.loads[router] = self.loads.get(router, 0) + loads
         return (
-            sum((self.objective.share * other for other in trace.losses), loss)
+            sum((self.objective.labelled_fraction * other for other in trace.losses), loss)
             / self._nominal_tokens()
         )
 
@@ -174,7 +174,9 @@ class LMModule(lightning.LightningModule):
             sums.to(self.device)
         data: Any = getattr(self.trainer, "datamodule", None)
         self.spread = (
-            data.spread("val") if data is not None and self.objective.over is None else None
+            data.breakdown("val")
+            if data is not None and self.objective.loss_scope is None
+            else None
         )
 
     def validation_step(self, batch: Batch, index: int) -> None:
@@ -204,7 +206,7 @@ class LMModule(lightning.LightningModule):
                 spread.copy_(self.trainer.strategy.reduce(spread.to(self.device), reduce_op="sum"))
         loss = nats / tokens
         figures = (loss, loss.exp(), nats / math.log(2) / size, right / tokens)
-        exact = dict(zip(objectives.MEASURED, figures, strict=True))
+        exact = dict(zip(objectives.EVAL_METRICS, figures, strict=True))
         if not size:  # no label stands for a part of the text
             del exact["val/bits_per_byte"]
         measured = {name: value.item() for name, value in exact.items()}
@@ -309,13 +311,13 @@ class BERT(LMModule):
 
         A mask is one token: with tokenizer=byte, one byte. Raises ZooError for a text without a mask.
         """
-        asked = self.objective.ask(
-            [self.tokenizer.encode(part) for part in text.split(objectives.MARK)]
+        asked = self.objective.encode_prompt(
+            [self.tokenizer.encode(part) for part in text.split(objectives.MASK_TOKEN)]
         )
         places = np.flatnonzero(asked == self.objective.mask)
         if not len(places):
             raise ZooError(
-                f"this model fills masks: write {objectives.MARK} in the prompt, once for each token that is"
+                f"this model fills masks: write {objectives.MASK_TOKEN} in the prompt, once for each token that is"
                 " missing"
             )
         best = self._at(self._row(asked), places).topk(min(top, self.tokenizer.vocab))
@@ -329,7 +331,7 @@ class BERT(LMModule):
 
     def answer(self, prompt: str, **how: Any) -> str:
         """The text with its masks filled, and of each mask the likeliest tokens."""
-        found, parts = self.fill_mask(prompt), prompt.split(objectives.MARK)
+        found, parts = self.fill_mask(prompt), prompt.split(objectives.MASK_TOKEN)
         filled = "".join(
             map("".join, zip_longest(parts, (best[0][0] for best in found), fillvalue=""))
         )
@@ -376,7 +378,7 @@ class T5(LMModule):
         seed: int = 0,
     ) -> str:
         """The text with each [MASK] replaced by as many tokens as it takes; without one, the text and what comes next."""
-        parts = [self.tokenizer.encode(part) for part in prompt.split(objectives.MARK)]
+        parts = [self.tokenizer.encode(part) for part in prompt.split(objectives.MASK_TOKEN)]
         return self._joined(parts, self._fill(parts, tokens, temperature, top_k, seed))
 
     def answer(self, prompt: str, **how: Any) -> str:
@@ -393,7 +395,7 @@ class T5(LMModule):
     def _fill(
         self, parts: list[np.ndarray], new: int, temperature: float, top_k: int | None, seed: int
     ) -> list[str]:
-        source, begin, end = self.objective.ask(parts)
+        source, begin, end = self.objective.encode_prompt(parts)
         written = generation.generate(
             self.model,
             self._row(begin),
@@ -404,7 +406,7 @@ class T5(LMModule):
             seed=seed,
             source=self._row(source),
         )
-        fills = self.objective.read([*begin, *written[0].tolist()])
+        fills = self.objective.parse_output([*begin, *written[0].tolist()])
         return [self.tokenizer.decode(fill) for fill in fills[: max(len(parts) - 1, 1)]]
 
     def _joined(self, parts: list[np.ndarray], fills: list[str], form: str = "{}") -> str:

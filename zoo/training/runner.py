@@ -179,8 +179,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         model.compile()
     module = lightning_module.lm_module(config, model, corpus.tokenizer)
     tell(
-        over=module.objective.over,
-        unigram_nats=about["unigram_nats"] if module.objective.of_text else None,
+        over=module.objective.loss_scope,
+        unigram_nats=about["unigram_nats"] if module.objective.has_unigram_baseline else None,
     )
     data = Data(
         corpus,
@@ -192,7 +192,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         accumulate=settings["accumulate"],
         eval_length=loader["eval_length"],
         prepare=module.objective.prepare,
-        judge=module.objective.judge.prepare,
+        eval_prepare=module.objective.eval_objective.prepare,
         documents=source.rows("train", corpus.summary["cuts"]) if stream else None,
         shuffle=loader["shuffle"],
         changing="data" in config["changing"],
