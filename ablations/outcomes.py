@@ -16,9 +16,8 @@ from typing import Any
 from zoo.data import baselines
 from zoo.errors import ZooError
 from zoo.metrics import HUGE, Metric, number, unigram_nats
+from zoo.tracking.status import DIVERGED, FINISHED, MISSING, SETTLED
 
-SETTLED = ("finished", "diverged")  # an outcome, which is not tried again; what failed is
-ENDED = (*SETTLED, "failed")
 LARGE = 1000  # from which on a number needs no decimals
 MARK = "†"  # of whatever has such a run in it
 
@@ -30,7 +29,7 @@ class Outcome:
     arm: str
     seed: int
     value: float | None
-    status: str = "finished"
+    status: str = FINISHED
     stuck: bool = False
     capped: bool = False  # whether the value is not its own, but what it counts as
 
@@ -41,7 +40,7 @@ class Outcome:
 
     @property
     def diverged(self) -> bool:
-        return self.status == "diverged" or (self.ended and not self.measured)
+        return self.status == DIVERGED or (self.ended and not self.measured)
 
     @property
     def bad(self) -> bool:
@@ -56,14 +55,14 @@ def outcome(arm: str, seed: int, summary: Mapping[str, Any], metric: Metric) -> 
     """What a summary says of a run: one that finished without a finite value has diverged, whatever it says of itself."""
     found = summary.get("metrics") or {}
     value, loss = number(found.get(metric.name)), number(found.get("val/loss"))
-    status = str(summary.get("status") or "missing")
+    status = str(summary.get("status") or MISSING)
     stuck = (
         metric.unigram is not None
         and loss is not None
         and baselines.stuck(loss, unigram_nats(summary))
     )
     return Outcome(
-        arm, seed, value, "diverged" if status == "finished" and value is None else status, stuck
+        arm, seed, value, DIVERGED if status == FINISHED and value is None else status, stuck
     )
 
 
@@ -95,7 +94,7 @@ def settled(
     )
     worst = float(worse(seen)) if seen else None
     return [
-        replace(run, value=worst, status="diverged", capped=True) if run.diverged else run
+        replace(run, value=worst, status=DIVERGED, capped=True) if run.diverged else run
         for run in runs
     ]
 

@@ -20,7 +20,6 @@ from rich.text import Text
 from ablations import design
 from ablations.design import Arm
 from ablations.matching import match, put
-from ablations.outcomes import SETTLED
 from ablations.stats import FEW_DOCUMENTS
 from ablations.stats.effects import power
 from ablations.study import HASHING, Study, merged
@@ -29,6 +28,7 @@ from zoo.config import Config
 from zoo.config.overrides import typed
 from zoo.cost import BACKWARD_AND_FORWARD
 from zoo.errors import ZooError
+from zoo.tracking import status
 from zoo.utils import files, tables
 
 QUIET = {"trainer.progress": "false", "trainer.sample": "false"}
@@ -103,10 +103,7 @@ class Plan:
         for job in [*self.trials(), *self.jobs()]:
             place = self.folder / job.folder
             if job.arm == arm:
-                yield (
-                    files.read_json(place / "summary.json").get("status") in SETTLED
-                    or (place / "checkpoints").exists()
-                )
+                yield (status.of(place) in status.SETTLED or (place / "checkpoints").exists())
 
     def _first_step(self, arm: Arm, config: Config) -> Job:
         job = self._job(arm, config, self.study.seeds[0], f"{arm.folder}/first_step", {})
@@ -232,11 +229,12 @@ def time_left(plan: Plan) -> tuple[int, float | None, str]:
         (works[job.arm], files.read_json(plan.folder / job.folder / "summary.json"))
         for job in [*plan.trials(), *plan.jobs()]
     ]
-    left = [work for work, run in runs if run.get("status") not in SETTLED]
+    left = [work for work, run in runs if run.get("status") not in status.SETTLED]
     done = [
         (work, told)
         for work, run in runs
-        if run.get("status") == "finished" and (told := run.get("wall_seconds", run.get("seconds")))
+        if run.get("status") == status.FINISHED
+        and (told := run.get("wall_seconds", run.get("seconds")))
     ]
     if done:
         pace = sum(seconds for _, seconds in done) / sum(work for work, _ in done)

@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations import outcomes
-from ablations.outcomes import ENDED, Outcome, shown
+from ablations.outcomes import Outcome, shown
 from ablations.plan import Job, Plan, duration
+from zoo.tracking.status import DIVERGED, ENDED, FAILED, FINISHED
 from zoo.utils import files, tables
 
 SPARE = ("time left", "± sd")  # of the table's columns, what goes first where there is no room
@@ -104,7 +105,7 @@ class Watch:
             jobs = [job for job in self.jobs if job.arm == arm.name and job.trial is None]
             how = Counter(run.status for run in runs if run.arm == arm.name)
             odd = "".join(
-                f", {how[status]} {status}" for status in ("diverged", "failed") if how[status]
+                f", {how[status]} {status}" for status in (DIVERGED, FAILED) if how[status]
             )
             values = list(counted.values.get(arm.name, {}).values())
             left = self._left(
@@ -133,7 +134,7 @@ class Watch:
         for job in fresh if not self.live.is_started else ():
             run = self.ended[job.folder]
             ended = outcomes.outcome(job.arm, job.seed, run, self.plan.study.measure)
-            seconds, measured = run.get("seconds"), ended.status == "finished"
+            seconds, measured = run.get("seconds"), ended.status == FINISHED
             words = [
                 job.arm,
                 f"seed {job.seed}",

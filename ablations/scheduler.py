@@ -16,14 +16,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from ablations import specification
-from ablations.outcomes import SETTLED, outcome
+from ablations.outcomes import outcome
 from ablations.plan import Job, Plan, points
 from ablations.progress import Watch
 from zoo import config as configuration
 from zoo import registry, train
 from zoo.config.overrides import typed
 from zoo.errors import ZooError, first_line
-from zoo.training import provenance
+from zoo.tracking import provenance, status
 from zoo.utils import files as atomic_files
 from zoo.utils import locks
 
@@ -38,8 +38,8 @@ def job(composed: DictConfig) -> str:
     with claimed(folder) as mine:
         if not mine:
             return BUSY
-        if status(folder) in SETTLED:
-            return status(folder)
+        if (ended := status.of(folder)) in status.SETTLED:
+            return ended
         with (
             (folder / "log.txt").open("a", encoding="utf-8") as log,
             contextlib.redirect_stdout(log),
@@ -47,19 +47,17 @@ def job(composed: DictConfig) -> str:
             try:
                 train.job(composed)
             except Exception as error:
-                if status(folder) not in SETTLED and not isinstance(error, ZooError):
+                ended = status.of(folder)
+                if ended not in status.SETTLED and not isinstance(error, ZooError):
                     traceback.print_exc(file=log)
-                if status(folder) not in (
-                    *SETTLED,
-                    "failed",
-                ):  # it did not come as far as to say so itself
+                if ended not in status.ENDED:  # it failed before it could record that
                     summary = atomic_files.read_json(folder / "summary.json")
                     told = {
-                        "status": "failed",
+                        "status": status.FAILED,
                         "error": f"{type(error).__name__}: {first_line(error)}",
                     }
                     atomic_files.write_json(folder / "summary.json", summary | told)
-        return status(folder)
+        return status.of(folder)
 
 
 @contextlib.contextmanager
@@ -68,10 +66,6 @@ def claimed(folder: Path, wait: bool = False) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     with locks.locked(folder / ".job", wait) as ours:
         yield ours
-
-
-def status(folder: Path) -> str:
-    return str(atomic_files.read_json(folder / "summary.json").get("status", ""))
 
 
 def batches() -> Iterator[list[Job]]:
@@ -101,7 +95,7 @@ def broken(plan: Plan) -> str:
     told = []
     for job in plan.first_steps():
         folder = plan.folder / job.folder
-        if status(folder) == "failed":
+        if status.of(folder) == status.FAILED:
             told.append(
                 f"arm {job.arm} fails at its first step: {atomic_files.read_json(folder / 'summary.json').get('error')}"
                 f" ({folder / 'log.txt'})"
@@ -110,7 +104,7 @@ def broken(plan: Plan) -> str:
 
 
 def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
-    return [job for job in jobs if status(plan.folder / job.folder) not in SETTLED]
+    return [job for job in jobs if status.of(plan.folder / job.folder) not in status.SETTLED]
 
 
 def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -125,7 +119,9 @@ def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
     for job in plan.trials():
         summary = atomic_files.read_json(plan.folder / job.folder / "summary.json")
         ended = outcome(job.arm, job.seed, summary, measure)
-        scores[job.arm][job.trial or 0].append(ended.value if ended.status == "finished" else None)
+        scores[job.arm][job.trial or 0].append(
+            ended.value if ended.status == status.FINISHED else None
+        )
     chosen, told = {}, {}
     for arm, found in scores.items():
         means = [_mean(values) for values in found]
@@ -176,11 +172,11 @@ def prepare(plan: Plan) -> list[str]:
     for job in jobs:
         folder = plan.folder / job.folder
         summary = atomic_files.read_json(folder / "summary.json")
-        if summary.get("status") in SETTLED:
+        if summary.get("status") in status.SETTLED:
             reused += 1
             others.update(_otherwise(job, summary, now))
-        elif summary.get("status") == "failed":  # is tried again
-            atomic_files.write_json(folder / "summary.json", summary | {"status": "waiting"})
+        elif summary.get("status") == status.FAILED:
+            atomic_files.write_json(folder / "summary.json", summary | {"status": status.WAITING})
     if reused:
         notes.append(f"{reused} of {len(jobs)} runs are done already and are used")
     notes += [
@@ -246,8 +242,5 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
         raise ZooError(
             f"{told}: no run has begun; mend it, or leave it out, and run the same command again"
         )
-    runs = [
-        atomic_files.read_json(plan.folder / job.folder / "summary.json")
-        for job in [*plan.trials(), *plan.jobs()]
-    ]
-    return sum(run.get("status") not in SETTLED for run in runs)
+    folders = [plan.folder / job.folder for job in [*plan.trials(), *plan.jobs()]]
+    return sum(status.of(folder) not in status.SETTLED for folder in folders)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ablations import study as studies
-from ablations.outcomes import ENDED
 from ablations.plan import Plan
 from ablations.study import Study
 from zoo.errors import ZooError
+from zoo.tracking import status
 from zoo.utils import files, locks
 
 MOST = 6  # values named in a sentence
@@ -134,7 +134,7 @@ def _ended(folder: Path, told: Mapping[str, Any]) -> dict[str, int]:
         for arm in told["arms"]
         for seed in told["study"]["seeds"]
     ]
-    ended = sum(files.read_json(place / "summary.json").get("status") in ENDED for place in places)
+    ended = sum(status.of(place) in status.ENDED for place in places)
     return {"ended": ended, "runs": len(places)}
 
 

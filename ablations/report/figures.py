@@ -19,6 +19,7 @@ from ablations.results import Results
 from ablations.stats import Array, Comparison
 from ablations.stats.effects import Estimate
 from zoo import metrics
+from zoo.tracking.status import FAILED
 
 INK = "#010203"  # stands for the page's own text colour
 COLOURS = (
@@ -192,7 +193,7 @@ def curves(results: Results) -> str:
     named, after = colours(results), []
     loss = results.metric == "val/loss"  # what is trained on is in the same unit
     for arm in sorted(results.arms, key=lambda arm: arm in named):
-        runs = [run for run in results.of(arm) if run.status != "failed"]
+        runs = [run for run in results.of(arm) if run.status != FAILED]
         steps, mean, spread = over_seeds([run.curve(results.metric) for run in runs])
         colour = named.get(arm, REST)
         if len(steps):

@@ -22,6 +22,7 @@ from ablations.results import Results
 from ablations.stats import Comparison, Effect, effects
 from ablations.stats.effects import Estimate, Factorial
 from zoo.errors import ZooError
+from zoo.tracking.status import FAILED, FINISHED
 
 BUDGET = (
     "trainer.max_steps",
@@ -316,7 +317,7 @@ def compute(results: Results, compared: Comparison) -> list[str | Table | Pictur
     base, spent = _words(results, results.baseline), dict[str, float]()
     curve, left_out = list[tuple[float, float]](), list[tuple[float, float]]()
     for arm in results.arms:
-        run = next((run for run in results.of(arm) if run.status == "finished"), None)
+        run = next((run for run in results.of(arm) if run.status == FINISHED), None)
         told = run.summary if run else {}
         per_token, tokens, loss = (
             told.get("flops_per_token"),
@@ -411,7 +412,7 @@ def divergence(results: Results, compared: Comparison | None) -> Section | None:
         ended = [run for run in runs if run.ended]
         diverged = sum(run.diverged for run in ended)
         stuck = sum(run.bad for run in ended) - diverged
-        failed = Counter(run.status for run in runs)["failed"]
+        failed = Counter(run.status for run in runs)[FAILED]
         if stuck or diverged or failed or arm == results.baseline:
             rows.append(
                 [

@@ -14,7 +14,7 @@ import wandb
 from ablations.plan import JUDGED, Plan
 from zoo import metrics
 from zoo.errors import first_line
-from zoo.training import wandb_logger
+from zoo.tracking import wandb_logger
 from zoo.utils import extras
 
 JUDGING = f'Metric("Tags") in ["{JUDGED}"]'

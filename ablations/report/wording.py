@@ -15,6 +15,7 @@ from ablations.stats import FEW_DOCUMENTS, Array, Comparison, Effect, effects
 from ablations.stats.effects import Estimate, Factorial
 from zoo import metrics
 from zoo.errors import ZooError
+from zoo.tracking.status import FINISHED
 
 NO_MARGIN = 1e-12  # stands for a margin that nobody stated: nothing is within it
 
@@ -54,7 +55,7 @@ def paired_documents(results: Results, arm: str) -> Array | None:
         {
             run.seed: losses
             for run in results.of(name)
-            if run.status == "finished" and (losses := run.by_document) is not None
+            if run.status == FINISHED and (losses := run.by_document) is not None
         }
         for name in (arm, results.baseline)
     )

@@ -9,6 +9,7 @@ from typing import Any
 from ablations.results import Results
 from ablations.study import TOLERANCE, UNITS
 from zoo.metrics import number
+from zoo.tracking.status import FINISHED
 
 NAMED = {
     "parameters": "parameters",
@@ -67,7 +68,7 @@ def spent(results: Results, arm: str) -> dict[str, float]:
     """What a run of an arm costs, as planned; as its finished runs say where nobody planned it."""
     planned, runs = (
         _planned(results, arm),
-        [run.summary for run in results.of(arm) if run.status == "finished"],
+        [run.summary for run in results.of(arm) if run.status == FINISHED],
     )
     found = {
         unit: value for unit in UNITS.values() if (value := number(planned.get(unit))) is not None

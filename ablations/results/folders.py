@@ -16,20 +16,15 @@ import numpy as np
 import yaml
 
 from ablations import outcomes
-from ablations.outcomes import SETTLED, Outcome, Table
+from ablations.outcomes import Outcome, Table
 from ablations.results import untrusted
 from ablations.stats import Array
 from zoo import metrics
 from zoo.errors import ZooError, did_you_mean
 from zoo.metrics import Metric
+from zoo.tracking.status import FINISHED, MISSING, PENDING, SETTLED
 from zoo.utils.files import read_json
 
-PENDING = (
-    "missing",
-    "waiting",
-    "running",
-    "interrupted",
-)  # with which the study's line goes on; what failed has ended
 MUST_AGREE = {
     "data": "the data's fingerprint",
     "tokenizer": "the tokenizer",
@@ -52,7 +47,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        return str(self.summary.get("status") or "missing")
+        return str(self.summary.get("status") or MISSING)
 
     def value(self, metric: str) -> float | None:
         """What it reached, where it is a finite number."""
@@ -209,7 +204,7 @@ def load(folder: Path) -> Results:
         raise ZooError(
             f"no run below {folder}: give a sweep's or a study's folder, whose jobs hold a summary.json each"
         )
-    finished = [run for run in found.runs if run.status == "finished"]
+    finished = [run for run in found.runs if run.status == FINISHED]
     if finished and not any(found.metric in (run.summary.get("metrics") or {}) for run in finished):
         known = sorted({name for run in finished for name in run.summary.get("metrics") or {}})
         raise ZooError(f"no run has the metric {found.metric!r}{did_you_mean(found.metric, known)}")
@@ -301,7 +296,7 @@ def _remarks(found: Results) -> list[str]:
     for state, number in states.items():
         if state not in SETTLED:
             told.append(
-                f"{number} of {len(found.runs)} runs: {'no summary that can be read' if state == 'missing' else state};"
+                f"{number} of {len(found.runs)} runs: {'no summary that can be read' if state == MISSING else state};"
                 " they count nowhere."
             )
     return told

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ablations.outcomes import ENDED
 from ablations.results import Results, Run
 from ablations.specification import listed
 from zoo.errors import ZooError, command, did_you_mean
+from zoo.tracking.status import ENDED
 from zoo.utils import files as atomic_files
 
 

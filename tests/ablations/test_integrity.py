@@ -17,7 +17,7 @@ from ablations.report import wording
 from tests.helpers.studies import SEEDS, run, study, verdicts
 from zoo import config
 from zoo.errors import ZooError
-from zoo.training import provenance
+from zoo.tracking import provenance
 
 TINY = [
     "arch.dim=16",

@@ -19,7 +19,7 @@ from ablations import study as studies
 from ablations.report import wandb_report
 from tests.helpers.wandb_files import read_wandb, wandb_records
 from zoo import config
-from zoo.training.wandb_logger import begin
+from zoo.tracking.wandb_logger import begin
 
 Study = Callable[..., str]
 Ablate = Callable[..., Any]
@@ -85,7 +85,7 @@ def test_a_study_is_a_group_of_its_arms_and_ends_with_its_report(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("the network is gone")
 
-    monkeypatch.setattr("zoo.training.wandb_logger.begin", fail)
+    monkeypatch.setattr("zoo.tracking.wandb_logger.begin", fail)
     assert ablate(*line) == 0, "the study has ended well without it"
     said = " ".join(capsys.readouterr().out.split())
     assert said.endswith("did not take the report (OSError: the network is gone); it is in here")
@@ -120,9 +120,9 @@ def test_online_a_page_and_a_workspace_are_saved(
         saved.append((type(self).__name__, self.project))
         return SimpleNamespace(url="https://there")
 
-    monkeypatch.setattr("zoo.training.wandb_logger.mode", lambda asked: "online")
+    monkeypatch.setattr("zoo.tracking.wandb_logger.mode", lambda asked: "online")
     monkeypatch.setattr(
-        "zoo.training.wandb_logger.begin",
+        "zoo.tracking.wandb_logger.begin",
         lambda *told, mode, **about: begin(*told, mode="offline", **about),
     )
     monkeypatch.setattr("wandb_workspaces.reports.v2.Report.save", save)

@@ -32,7 +32,8 @@ from zoo import train as train_command
 from zoo.checkpoints import reading
 from zoo.checkpoints import weights as checkpoint_weights
 from zoo.errors import ZooError
-from zoo.training import callbacks, runner
+from zoo.tracking import metrics_file
+from zoo.training import runner
 from zoo.training.fsdp import Sharded
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -289,7 +290,7 @@ def test_a_line_of_metrics_that_was_cut_is_dropped(tmp_path: Path) -> None:
     for cut in range(len("\n"), len("12,5.125\n") + 1):
         content = path.read_bytes()
         path.write_bytes(content[:-cut])
-        assert list(callbacks.MetricsFile(path, resume_step=4).rows) == [2, 4]
+        assert list(metrics_file.MetricsFile(path, resume_step=4).rows) == [2, 4]
         path.write_bytes(content)
 
 
@@ -352,7 +353,7 @@ def test_a_wandb_that_does_not_answer_makes_the_run_offline(
 ) -> None:
     import wandb
 
-    from zoo.training import wandb_logger
+    from zoo.tracking import wandb_logger
 
     began = wandb.init
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.wandb_files import wandb_records
 from zoo import train
-from zoo.training import wandb_logger
+from zoo.tracking import wandb_logger
 
 LONG = f"data.path={'x' * 200}"
 

@@ -14,6 +14,7 @@ from typing import Any
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zoo import config
+from zoo.tracking import metrics_file
 from zoo.training import callbacks, module, runner, signals
 
 config.discover()  # in the process that the others are forked from, too
@@ -84,7 +85,7 @@ def _watch(moment: Callable[..., None]) -> None:
     ):
         around(module.LMModule, name)
     around(callbacks.Watch, "on_train_batch_end")
-    around(callbacks.MetricsFile, "log_metrics")
+    around(metrics_file.MetricsFile, "log_metrics")
     around(signals.SignalCheckpoint, "on_train_batch_end")
     around(signals.SignalCheckpoint, "on_validation_end")
     around(ModelCheckpoint, "on_validation_end")

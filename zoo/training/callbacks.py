@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import random
 import time
 from pathlib import Path
@@ -14,15 +12,12 @@ import lightning
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.checkpoints.reading import dumps, read_checkpoint
-from zoo.errors import ZooError
 from zoo.training import divergence
-from zoo.utils.files import naming, write_atomically
+from zoo.utils.files import write_atomically
 from zoo.utils.seeding import derive
 
 
@@ -163,66 +158,6 @@ class Unprofiled(PassThroughProfiler):
 
     def profile(self, action_name: str) -> Any:
         return contextlib.nullcontext(action_name)
-
-
-class MetricsFile(Logger):
-    """metrics.csv: a row a step that was logged; on resume, the rows behind the checkpoint are dropped first."""
-
-    def __init__(self, path: Path, resume_step: int = 0) -> None:
-        super().__init__()
-        self.path = path
-        self.rows: dict[int, dict[str, Any]] = {}
-        if path.exists():
-            try:
-                content = path.read_bytes()
-                whole = (
-                    content.rpartition(b"\n")[0] or content
-                )  # without a last line that a full disk has cut
-                lines = csv.DictReader(io.StringIO(whole.decode(), newline=""))
-                rows = {int(row["step"]): {k: v for k, v in row.items() if v} for row in lines}
-            except (KeyError, TypeError, ValueError, csv.Error) as error:
-                raise ZooError(
-                    f"{path} is damaged: rename it to go on without the rows before"
-                ) from error
-            self.rows = {step: row for step, row in rows.items() if step <= resume_step}
-        self.columns = list(
-            dict.fromkeys(["step", *(key for row in self.rows.values() for key in row)])
-        )
-        self._rewrite()
-
-    @property
-    def name(self) -> str:
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    @rank_zero_only
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        pass
-
-    @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        step = int(step or 0)
-        new_row = step not in self.rows
-        row = self.rows.setdefault(step, {"step": step})
-        row.update({key: value for key, value in metrics.items() if key != "epoch"})
-        new_columns = [key for key in row if key not in self.columns]
-        self.columns += new_columns
-        if new_row and not new_columns:
-            with naming(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
-                csv.DictWriter(file, self.columns).writerow(row)
-        else:
-            self._rewrite()
-
-    @rank_zero_only
-    def _rewrite(self) -> None:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, self.columns)
-        writer.writeheader()
-        writer.writerows(self.rows[step] for step in sorted(self.rows))
-        write_atomically(self.path, text.getvalue().encode())
 
 
 class AtomicCheckpoints(TorchCheckpointIO):

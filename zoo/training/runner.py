@@ -27,10 +27,12 @@ from zoo.data import cache
 from zoo.data.baselines import stuck
 from zoo.data.datamodule import Data, of_a_dead_worker, raise_dead_worker_in_next
 from zoo.errors import ZooError, first_line
+from zoo.tracking import provenance
+from zoo.tracking.metrics_file import MetricsFile
 from zoo.training import callbacks as hooks
 from zoo.training import module as lightning_module
-from zoo.training import monitors, provenance
-from zoo.training.callbacks import BestCheckpoint, MetricsFile, SeedEverything, Watch
+from zoo.training import monitors
+from zoo.training.callbacks import BestCheckpoint, SeedEverything, Watch
 from zoo.training.console import LogPrinter, ProgressBar
 from zoo.training.divergence import Diverged, refuse_metrics
 from zoo.training.fsdp import Sharded
@@ -139,7 +141,7 @@ def _finishing_wandb() -> Iterator[None]:
         code = 0
     finally:
         if "wandb" in sys.modules:
-            from zoo.training import wandb_logger as wandb_logger_module
+            from zoo.tracking import wandb_logger as wandb_logger_module
 
             wandb_logger_module.finish(code)
 
@@ -409,7 +411,7 @@ def _trainer(
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
     if config["logger"]["name"] == "wandb" and distributed.is_rank_zero():
         with doing("starting Weights & Biases"):
-            from zoo.training.wandb_logger import wandb_logger
+            from zoo.tracking.wandb_logger import wandb_logger
 
             loggers.append(wandb_logger(config, folder, summary))
     try:
