@@ -18,7 +18,7 @@ def batch(name: str, rows: list[int], seed: int = 0, length: int = LENGTH) -> di
         "objective", {"name": name, "symbols": 50}, registry.build("tokenizer", "byte"), length
     )
     tokens = torch.zeros(len(rows), length, dtype=torch.long)
-    return task.prepare({"tokens": tokens, "labels": tokens, "rows": torch.tensor(rows)}, seed)
+    return task.prepare({"tokens": tokens, "labels": tokens, "indices": torch.tensor(rows)}, seed)
 
 
 def test_induction_labels_what_follows_a_token_that_was_there() -> None:

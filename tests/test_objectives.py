@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from tests.helpers.components import BASE, close
 from zoo import config, cost, generation, models, objectives, registry
 from zoo.context import Trace
-from zoo.data.cache import Tokens
 from zoo.data.dataset import Blocks
 from zoo.data.tokenizers import Byte
+from zoo.data.tokens import Tokens
 from zoo.errors import ZooError
 from zoo.objectives import IGNORE
 from zoo.training import module
@@ -114,7 +114,7 @@ def test_no_place_is_shown_as_end_of_text_whichever_id_that_is() -> None:
         )
         tokens = torch.full((1, 64), (eot + 1) % 4)
         shown = made.prepare(
-            {"tokens": tokens, "labels": tokens, "rows": torch.zeros(1).long()}, 0
+            {"tokens": tokens, "labels": tokens, "indices": torch.zeros(1).long()}, 0
         )["tokens"]
         assert set(shown.flatten().tolist()) == {0, 1, 2, 3} - {eot}
 

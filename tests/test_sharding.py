@@ -57,7 +57,7 @@ def learned(cut: Callable[[Any, int], None] | None = None) -> Found:
         objective = registry.build("objective", composed["objective"], tokenizer, 16)
         rows = torch.randint(256, (4, 17), generator=torch.Generator().manual_seed(0))
         batch = objective.prepare(
-            {"tokens": rows[:, :-1], "labels": rows[:, 1:], "rows": torch.arange(4)}, 0
+            {"tokens": rows[:, :-1], "labels": rows[:, 1:], "indices": torch.arange(4)}, 0
         )
         values: list[Any] = []
         for checkpointing in (False, True):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.token_caches import STRANGE
-from zoo.data.cache import Tokens
+from zoo.data.tokens import Tokens
 
 
 @pytest.fixture

@@ -10,15 +10,16 @@ import pytest
 
 from tests.helpers.token_caches import only, source
 from zoo.data import cache
-from zoo.data.cache import Tokens, load
+from zoo.data.cache import load
 from zoo.data.files import Text
 from zoo.data.tokenizers import BPE, Byte, Tokenizer, loads
+from zoo.data.tokens import Tokens
 
 
 @pytest.mark.parametrize("tokenizer", [Byte(), BPE(vocab=300)], ids=["byte", "bpe"])
 def test_every_byte_is_accounted_for(folder, tmp_path, tokenizer):
     corpus = load(source(folder), tokenizer, tmp_path / "cache")
-    for name, rows in source(folder).splits().rows.items():
+    for name, rows in source(folder).splits().documents.items():
         split, texts = corpus.splits[name], [row["text"] for row in rows]
         bounds = [*split.starts.tolist(), len(split.ids)]
         documents = [split.ids[start:end] for start, end in pairwise(bounds)]
@@ -49,7 +50,7 @@ def test_every_byte_is_accounted_for(folder, tmp_path, tokenizer):
 
 def test_the_second_load_reads_and_does_not_build(folder, tmp_path, monkeypatch):
     first = load(source(folder), BPE(vocab=300), tmp_path / "cache")
-    monkeypatch.setattr(cache, "_write", None)
+    monkeypatch.setattr(cache, "_build", None)
     second = load(source(folder), BPE(vocab=300), tmp_path / "cache")
     assert isinstance(second.splits["train"].ids, np.memmap)
     assert second.summary == first.summary
@@ -101,7 +102,7 @@ def test_a_trained_tokenizer_is_used_as_it_is_and_an_untrained_one_is_left_alone
 def test_bpe_learns_from_the_train_split_alone(folder, tmp_path):
     corpus = load(source(folder), BPE(vocab=300), tmp_path / "cache")
     alone = BPE(vocab=300)
-    alone.train(row["text"] for row in source(folder).splits().rows["train"])
+    alone.train(row["text"] for row in source(folder).splits().documents["train"])
     assert alone.dumps() == corpus.tokenizer.dumps()
 
 

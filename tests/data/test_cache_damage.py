@@ -107,15 +107,15 @@ def test_two_builders_at_once(folder, tmp_path):
 
 
 def test_the_slower_builder_takes_the_winners_folder(folder, tmp_path, monkeypatch):
-    write, root = cache._write, tmp_path / "cache"
+    write, root = cache._build, tmp_path / "cache"
 
     def slow(*arguments):
         write(*arguments)
-        monkeypatch.setattr(cache, "_write", write)
+        monkeypatch.setattr(cache, "_build", write)
         load(source(folder), Byte(), root)
         (only_visible(root) / "mark").touch()
 
-    monkeypatch.setattr(cache, "_write", slow)
+    monkeypatch.setattr(cache, "_build", slow)
     corpus = load(source(folder), Byte(), root)
     assert (only(root) / "mark").exists()
     assert corpus.summary["documents"] == 40

@@ -14,7 +14,7 @@ from zoo.errors import ZooError
 def texts(source):
     return {
         name: [(row["id"], row["text"]) for row in rows]
-        for name, rows in source.splits().rows.items()
+        for name, rows in source.splits().documents.items()
     }
 
 
@@ -22,7 +22,7 @@ def test_the_standard_library_is_the_default_corpus():
     source = Python()
     splits = source.splits()
     files = dict(source.files(Counter()))
-    ids = {name: [row["id"] for row in rows] for name, rows in splits.rows.items()}
+    ids = {name: [row["id"] for row in rows] for name, rows in splits.documents.items()}
     assert 10e6 < sum(splits.bytes.values()) < 13e6
     assert (
         len(set().union(*ids.values()))
@@ -203,12 +203,12 @@ def write(path, content):
         (
             {"d/.hidden": b"x"},
             {"path": "d"},
-            r"no file in this folder can be read, only \.txt, \.md.*it is empty",
+            r"is empty; supported files are \.txt, \.md",
         ),
         (
             {"d/a.csv": b"x", "d/b.log": b"x"},
             {"path": "d"},
-            r"only \.txt, .*\.parquet; it has 2 other",
+            r"has 2 files, none of them readable; supported files are \.txt, .*\.parquet",
         ),
         ({"a.csv": b"x"}, {"path": "a.csv"}, r"no reader for suffix '\.csv'"),
         (

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from zoo.data.cache import Tokens
-from zoo.data.dataset import Blocks, GlobalBatches, unprepared
+from zoo.data.dataset import Blocks, GlobalBatches, identity_collate
+from zoo.data.tokens import Tokens
 from zoo.errors import ZooError
 from zoo.objectives import IGNORE
 
@@ -28,10 +28,10 @@ def test_each_id_but_the_first_is_a_label_once(tokens, length):
     assert (batch["tokens"].flatten()[~real] == tokens.eot).all()
     assert real[: int(real.sum())].all()
     assert (~real).sum() < length
-    assert set(batch) == {"tokens", "labels", "rows"}
+    assert set(batch) == {"tokens", "labels", "indices"}
     later = blocks.__getitems__([index + 3 * len(blocks) for index in range(len(blocks))])
     assert all(torch.equal(later[name], batch[name]) for name in ("tokens", "labels"))
-    assert (later["rows"] - batch["rows"]).unique().tolist() == [3 * len(blocks)]
+    assert (later["indices"] - batch["indices"]).unique().tolist() == [3 * len(blocks)]
 
 
 def test_a_batch_is_its_blocks_in_the_order_asked(tokens):
@@ -103,7 +103,7 @@ def test_the_blocks_of_a_step_do_not_depend_on_world_and_accumulate(world, accum
 
 def test_a_step_that_cannot_be_shared_is_refused():
     with pytest.raises(
-        ZooError, match=r"loader\.batch_size=12 must be a multiple of 8 \(4 processes x 2"
+        ZooError, match=r"loader\.batch_size=12 must be a multiple of 8 \(4 ranks x 2"
     ):
         GlobalBatches(100, 12, 0, world=4, accumulate=2)
     with pytest.raises(ZooError, match=r"batch_size=0"):
@@ -116,7 +116,7 @@ def loader(tokens, workers, seed=5, **options):
     blocks = Blocks(tokens, 4, isolate=True)
     batches = GlobalBatches(len(blocks), 4, seed, **options)
     return StatefulDataLoader(
-        blocks, batch_sampler=batches, collate_fn=unprepared, num_workers=workers
+        blocks, batch_sampler=batches, collate_fn=identity_collate, num_workers=workers
     )
 
 
@@ -139,10 +139,10 @@ def test_a_resumed_loader_goes_on_with_the_same_batches(tokens, workers, seen):
 def test_resuming_late_costs_nothing_and_resuming_another_stream_is_refused():
     far = iter(GlobalBatches(50, 4, seed=0))
     far.load_state_dict({**far.state_dict(), "start": 4 * 10**12})
-    assert next(far) == GlobalBatches(50, 4, seed=0).share(4 * 10**12, 0)
+    assert next(far) == GlobalBatches(50, 4, seed=0).micro_batch(4 * 10**12, 0)
     for other in (GlobalBatches(51, 4, 0), GlobalBatches(50, 4, 1)):
         with pytest.raises(ZooError, match="cannot resume"):
             iter(other).load_state_dict(far.state_dict())
     two = iter(GlobalBatches(50, 4, 0, rank=1, world=2))
     two.load_state_dict(far.state_dict())
-    assert next(two) == GlobalBatches(50, 4, seed=0).share(4 * 10**12 + 4, 0)[2:]
+    assert next(two) == GlobalBatches(50, 4, seed=0).micro_batch(4 * 10**12 + 4, 0)[2:]

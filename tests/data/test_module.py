@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from zoo.data.cache import Corpus
+from zoo.data.cache_format import Corpus
 from zoo.data.datamodule import Data
 from zoo.data.tokenizers import Byte
 from zoo.errors import ZooError

@@ -81,7 +81,9 @@ def write(path: Path, text: str, suffix: str) -> None:
 
 
 def read(path: Path | str, **options: Any) -> list[str]:
-    return [row["text"] for row in Text(path=str(path), **WHOLE, **options).splits().rows["train"]]
+    return [
+        row["text"] for row in Text(path=str(path), **WHOLE, **options).splits().documents["train"]
+    ]
 
 
 def learned(path: Path, place: Path) -> tuple[list[str], list[str]]:
@@ -90,7 +92,7 @@ def learned(path: Path, place: Path) -> tuple[list[str], list[str]]:
     corpus = cache.load(source, Byte(), place)
     mapped = corpus.splits["train"]
     stream = Stream(
-        source.rows("train", corpus.summary["cuts"]),
+        source.documents("train", corpus.summary["cuts"]),
         Byte(),
         len(mapped.ids) - 1,
         isolate=False,
@@ -205,6 +207,10 @@ def lines(*rows: Any) -> bytes:
             ["\0 and \U0001f600"],
         ),
         (lines({"text": "x" * 3_000_000}), ["x" * 3_000_000]),
+        (
+            b'{"n": ' + b"[" * 100_000 + b"]" * 100_000 + b', "text": "a]}", "m": [{"text": "b"}]}',
+            ["a]}"],
+        ),
     ],
 )
 def test_of_jsonl_only_the_chosen_column_matters(
@@ -232,8 +238,8 @@ def test_a_column_that_changes_its_type_after_megabytes_does_not_matter(tmp_path
         (b'{"text": ["a"]}', "holds an array, not text"),
         (b'{"text": true}', "holds true or false, not text"),
         (b'{"text": NaN}', "holds a number, not text"),
-        (b'{"text": "a\\ud800"}', "holds half of a surrogate pair"),
-        (b'{"text": "a", "te\\u0078t": "b"}', "stands in it twice"),
+        (b'{"text": "a\\ud800"}', "holds half of a surrogate pair, not text"),
+        (b'{"text": "a", "te\\u0078t": "b"}', "is there twice"),
         (b'["text", "a"]', "it is an array, not an object"),
         (b'"text"', "it is a string, not an object"),
         (b"null", "it is null, not an object"),
@@ -242,7 +248,12 @@ def test_a_column_that_changes_its_type_after_megabytes_does_not_matter(tmp_path
             "Extra data at character 15 .each line has to be a JSON object",
         ),
         (b'{"text": "a\tb"}', "Invalid control character at character 12"),
-        (b"[" * 100_000 + b"]" * 100_000, "recursion"),
+        (b"[" * 100_000 + b"]" * 100_000, "it is an array, not an object"),
+        (b"[" * 100_000, "Expecting value at character 3"),
+        (
+            b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            "holds an array, not text",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_read_is_named_by_its_line(
@@ -378,7 +389,7 @@ def test_all_files_that_cannot_be_read_are_named_before_any_is_read(
         "251.md is UTF-16 text, not UTF-8; ",
         "252.jsonl, line 1: data.column=text holds a number, not text; ",
         "253.parquet cannot be read as parquet: ",
-        "254.parquet: data.column=text holds int64, not text; and 2 more. Mend them",
+        "254.parquet: data.column=text holds int64, not text; and 2 more. Repair or",
     ):
         assert reason in str(error.value)
     assert "255.txt" not in str(error.value)

@@ -15,11 +15,12 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from tests.helpers.token_caches import only, source
 from zoo import config
 from zoo.data import cache, streaming
-from zoo.data.cache import Corpus, Tokens
+from zoo.data.cache_format import Corpus
 from zoo.data.datamodule import Data
-from zoo.data.dataset import Blocks, GlobalBatches, unprepared
+from zoo.data.dataset import Blocks, GlobalBatches, identity_collate
 from zoo.data.streaming import Stream
 from zoo.data.tokenizers import BPE, Byte
+from zoo.data.tokens import Tokens
 from zoo.errors import ZooError
 from zoo.objectives.masked import MaskedLM
 
@@ -66,7 +67,7 @@ def loader(
     return StatefulDataLoader(
         streamed(documents, buffer),
         batch_sampler=batches,
-        collate_fn=unprepared,
+        collate_fn=identity_collate,
         num_workers=workers,
     )
 
@@ -74,7 +75,7 @@ def loader(
 def rows(batch: dict[str, torch.Tensor]) -> Rows:
     return [
         {name: value[row].tolist() for name, value in batch.items()}
-        for row in range(len(batch["rows"]))
+        for row in range(len(batch["indices"]))
     ]
 
 
@@ -94,12 +95,12 @@ def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(
     for epoch in range(6):
         some = found[epoch * size : (epoch + 1) * size]
         expected = rows(blocks.__getitems__(range(epoch * size, (epoch + 1) * size)))
-        assert sorted(some, key=lambda row: row["rows"]) == expected
-        places = [row["rows"] - epoch * size for row in some]
+        assert sorted(some, key=lambda row: row["indices"]) == expected
+        places = [row["indices"] - epoch * size for row in some]
         assert all(abs(place - block) < buffer for place, block in enumerate(places))
         assert (places == list(range(size))) is (buffer == 1)
     orders = {
-        tuple(row["rows"] % size for row in found[epoch * size : (epoch + 1) * size])
+        tuple(row["indices"] % size for row in found[epoch * size : (epoch + 1) * size])
         for epoch in range(6)
     }
     assert len(orders) == (1 if buffer == 1 else 6)
@@ -107,12 +108,12 @@ def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(
 
 def test_the_order_is_the_seeds(documents: Documents) -> None:
     one, same, other = (
-        streamed(documents, seed=seed).__getitems__(range(60))["rows"].tolist()
+        streamed(documents, seed=seed).__getitems__(range(60))["indices"].tolist()
         for seed in (7, 7, 8)
     )
     assert one == same != other
     sent = pickle.loads(pickle.dumps(streamed(documents)))  # noqa: S301  as to a worker that is not forked
-    assert sent.__getitems__(range(60))["rows"].tolist() == one
+    assert sent.__getitems__(range(60))["indices"].tolist() == one
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")
@@ -138,7 +139,7 @@ def test_resuming_tokenises_nothing_that_lies_before_the_buffer(
 ) -> None:
     first, tokenised = streamed(documents, buffer=3), []
     first.__getitems__(range(20))
-    plain = streaming.encoded
+    plain = streaming.encode_documents
     monkeypatch.setattr(
         streaming,
         "encoded",
@@ -149,8 +150,8 @@ def test_resuming_tokenises_nothing_that_lies_before_the_buffer(
     second = streamed(documents, buffer=3)
     second.load_state_dict(first.state_dict())
     assert (
-        second.__getitems__([20, 21, 23])["rows"].tolist()
-        == first.__getitems__([20, 21, 23])["rows"].tolist()
+        second.__getitems__([20, 21, 23])["indices"].tolist()
+        == first.__getitems__([20, 21, 23])["indices"].tolist()
     )
     assert tokenised == TEXTS[8:]
 
@@ -159,16 +160,16 @@ def test_another_buffer_drops_nothing_and_going_back_is_possible(
     documents: Documents, blocks: Blocks
 ) -> None:
     first = streamed(documents, buffer=5)
-    before = first.__getitems__(range(7))["rows"].tolist()
+    before = first.__getitems__(range(7))["indices"].tolist()
     for buffer in (2, 9):
         second = streamed(documents, buffer=buffer)
         second.load_state_dict(first.state_dict())
-        assert sorted(before + second.__getitems__(range(7, 24))["rows"].tolist()) == list(
+        assert sorted(before + second.__getitems__(range(7, 24))["indices"].tolist()) == list(
             range(24)
         )
-    assert first.__getitems__(range(7))["rows"].tolist() == before
+    assert first.__getitems__(range(7))["indices"].tolist() == before
     first.__getitems__([40])
-    assert first.__getitems__(range(7))["rows"].tolist() == before
+    assert first.__getitems__(range(7))["indices"].tolist() == before
 
 
 def test_other_documents_are_gone_on_with_from_wherever_they_end(documents: Documents) -> None:
@@ -230,18 +231,18 @@ def test_only_a_head_is_tokenised_beforehand(
     whole = cache.load(source(folder), tokenizer, tmp_path / "whole")
     monkeypatch.setattr(cache, "HEAD", 1000)
     corpus = cache.load(source(folder), tokenizer, tmp_path / "head", stream=True)
-    texts = [row["text"].encode() for row in source(folder).splits().rows["train"]]
+    texts = [row["text"].encode() for row in source(folder).splits().documents["train"]]
     sizes = np.cumsum([len(text) for text in texts])
     count = int(np.searchsorted(sizes, 1000)) + 1
     assert 1 < count < len(texts)
     assert set(corpus.splits) == {"head", "val", "test"}
-    assert corpus.known.documents == count
-    assert corpus.tokenizer.decode_bytes(corpus.known.ids) == b"".join(texts[:count])
+    assert corpus.tokenised_train.documents == count
+    assert corpus.tokenizer.decode_bytes(corpus.tokenised_train.ids) == b"".join(texts[:count])
     told = corpus.summary
     assert told["splits"]["head"] == {
         "documents": count,
         "bytes": sizes[count - 1],
-        "tokens": len(corpus.known.ids),
+        "tokens": len(corpus.tokenised_train.ids),
     }
     assert (told["documents"], told["tokens"], told["measured_on"]) == (None, None, "head")
     assert told["bytes"] == whole.summary["bytes"]
@@ -253,7 +254,7 @@ def test_only_a_head_is_tokenised_beforehand(
         learned = BPE(vocab=300)
         learned.train(text.decode() for text in texts[:count])
         assert corpus.tokenizer.dumps() == learned.dumps()
-    monkeypatch.setattr(cache, "_write", None)
+    monkeypatch.setattr(cache, "_build", None)
     assert cache.load(source(folder), tokenizer, tmp_path / "head", stream=True).summary == told
     monkeypatch.undo()
     cache.load(source(folder), tokenizer, tmp_path / "head")
@@ -269,9 +270,9 @@ def test_the_documents_of_a_source_are_found_again_without_reading_it_all(
     own = type(source(folder))(path=str(path), val_fraction=0.2, test_fraction=0.1)
     cuts = cache.load(own, BYTE, tmp_path / "cache", stream=True).summary["cuts"]
     assert bool(cuts) is one_file
-    expected = list(own.splits().rows["train"])
+    expected = list(own.splits().documents["train"])
     monkeypatch.setattr(type(own), "splits", None)
-    assert list(own.rows("train", cuts)) == expected
+    assert list(own.documents("train", cuts)) == expected
 
 
 @pytest.mark.parametrize(

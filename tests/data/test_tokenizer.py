@@ -110,10 +110,10 @@ def test_cutting_a_long_text_does_not_change_its_ids(monkeypatch):
     bpe.train(TRAINING)
     text = "".join(TRAINING) + "\n\n  indented\n\nword\n" * 9
     whole = bpe.encode(text).tolist()
-    parts = module._parts
-    monkeypatch.setattr(module, "_parts", lambda text: parts(text, 10))
-    assert len(list(module._parts(text))) > 20
-    assert "".join(module._parts(text)) == text
+    parts = module.parts
+    monkeypatch.setattr(module, "parts", lambda text: parts(text, 10))
+    assert len(list(module.parts(text))) > 20
+    assert "".join(module.parts(text)) == text
     assert bpe.encode(text).tolist() == whole
 
 

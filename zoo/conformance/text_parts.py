@@ -69,7 +69,7 @@ def splits_are_apart(case: Case) -> None:
     known: dict[str, str] = {}
     for split in ("train", "val", "test"):
         size = 0
-        for row in splits.rows[split]:
+        for row in splits.documents[split]:
             size += len(row["text"].encode())
             before = known.setdefault(row["id"], split)
             apart = before == split or splits.cuts is not None

@@ -17,9 +17,9 @@ from zoo import config, models, objectives, optim, registry
 from zoo.conformance.decoder_parts import expect
 from zoo.conformance.tiny import Case, Choice, decoder, tokens
 from zoo.context import Trace
-from zoo.data.cache import Tokens
 from zoo.data.dataset import Blocks
 from zoo.data.tokenizers import Byte
+from zoo.data.tokens import Tokens
 from zoo.models import Decoder
 
 STEPS = 100  # of a schedule

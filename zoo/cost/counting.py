@@ -114,8 +114,8 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
 
     from zoo import optim
     from zoo.components.residual import Residual
-    from zoo.data.cache import Tokens
     from zoo.data.dataset import Blocks
+    from zoo.data.tokens import Tokens
     from zoo.objectives import loss
 
     loader = config["loader"]

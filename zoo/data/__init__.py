@@ -1,1 +1,1 @@
-"""Text from a source to batches: readers, tokenizers, the token cache, packing."""
+"""Turns text from a source into batches: readers, tokenizers, the token cache, packing."""

@@ -1,4 +1,4 @@
-"""The batches of a corpus as Lightning asks for them."""
+"""Serves the batches of a corpus to Lightning, for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from zoo.data.cache import Corpus
-from zoo.data.dataset import Batch, Blocks, GlobalBatches, unprepared
+from zoo.data.cache_format import Corpus
+from zoo.data.dataset import Batch, Blocks, GlobalBatches, identity_collate
 from zoo.data.eval_breakdown import EvalBreakdown
 from zoo.data.streaming import Stream
 from zoo.errors import ZooError
 from zoo.objectives import IGNORE
 from zoo.utils.seeding import derive
 
-FILLER = -1  # in place of a block, where a process has one less than others: shards need all processes for every batch
+# Stands for a block where a rank has one less than others: with sharding, every batch needs all ranks.
+FILLER = -1
 
 
 class Data(lightning.LightningDataModule):
@@ -50,27 +51,27 @@ class Data(lightning.LightningDataModule):
         seed: int,
         accumulate: int = 1,
         eval_length: int | None = None,
-        prepare: Callable[..., Batch] = unprepared,
+        prepare: Callable[..., Batch] = identity_collate,
         eval_prepare: Callable[..., Batch] | None = None,
         documents: Iterable[dict[str, str]] | None = None,
         shuffle: int = 1,
         changing: bool = False,
     ) -> None:
         super().__init__()
-        tokens = len(corpus.known.ids)
+        tokens = len(corpus.tokenised_train.ids)
         if tokens <= length:
             raise ZooError(
                 f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next "
                 "token: give more text or a smaller loader.length"
             )
-        measured = len(corpus.splits["val"].ids)
-        if eval_length is not None and measured and eval_length > max(length, measured):
+        val_tokens = len(corpus.splits["val"].ids)
+        if eval_length is not None and val_tokens and eval_length > max(length, val_tokens):
             raise ZooError(
-                f"loader.eval_length={eval_length} is longer than all of the val split's {measured} tokens: give"
+                f"loader.eval_length={eval_length} is longer than all of the val split's {val_tokens} tokens: give"
                 " more text or a smaller loader.eval_length"
             )
         if documents is None:
-            self.train: Blocks | Stream = Blocks(corpus.known, length, isolate=isolate)
+            self.train: Blocks | Stream = Blocks(corpus.tokenised_train, length, isolate=isolate)
         else:
             self.train = Stream(
                 documents, corpus.tokenizer, length, isolate=isolate, buffer=shuffle, seed=seed
@@ -79,23 +80,14 @@ class Data(lightning.LightningDataModule):
             name: Blocks(corpus.splits[name], eval_length or length, isolate=isolate)
             for name in ("val", "test")
         }
-        self.tokens, self.fingerprint, self.changing = (
-            corpus.splits,
-            str(corpus.summary["fingerprint"]),
-            changing,
-        )
-        self.batch_size, self.workers, self.seed, self.accumulate = (
-            batch_size,
-            workers,
-            seed,
-            accumulate,
-        )
+        self.tokens = corpus.splits
+        self.fingerprint, self.changing = str(corpus.summary["fingerprint"]), changing
+        self.batch_size, self.accumulate = batch_size, accumulate
+        self.workers, self.seed = workers, seed
+        prepares = {"train": prepare} | dict.fromkeys(self.blocks, eval_prepare or prepare)
         self.prepare = {
-            name: partial(
-                prepare if name == "train" else eval_prepare or prepare,
-                seed=derive(seed, "objective", name),
-            )
-            for name in ("train", *self.blocks)
+            name: partial(each, seed=derive(seed, "objective", name))
+            for name, each in prepares.items()
         }
 
     def train_dataloader(self) -> StatefulDataLoader:
@@ -117,20 +109,20 @@ class Data(lightning.LightningDataModule):
         return self._in_order("test")
 
     def breakdown(self, split: str) -> EvalBreakdown:
-        """Nothing yet, to sum an evaluation of a split in."""
+        """An empty breakdown of an evaluation of a split."""
         return EvalBreakdown(self.tokens[split], self.blocks[split].length)
 
     def _batches(self) -> GlobalBatches:
-        rank, world = (
-            (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        )
+        rank, world = 0, 1
+        if self.trainer:
+            rank, world = self.trainer.global_rank, self.trainer.world_size
         size = len(self.train) if isinstance(self.train, Blocks) else None
         return GlobalBatches(
             size, self.batch_size, self.seed, rank, world, self.accumulate, self.changing
         )
 
     def state_dict(self) -> dict[str, str]:
-        """Which data they are: a run that is gone on with must have the same."""
+        """The identity of the data, which a resumed run must share."""
         return {"fingerprint": self.fingerprint}
 
     def _in_order(self, split: str) -> DataLoader:
@@ -138,7 +130,7 @@ class Data(lightning.LightningDataModule):
         blocks = self.blocks[split]
         own = [*range(batches.rank, len(blocks), batches.world)]
         own += [FILLER] * (-(-len(blocks) // batches.world) - len(own))
-        # No workers: reading is far faster than any model, and starting workers at every evaluation is not.
+        # No workers: reading is far faster than any model; starting workers at every evaluation is not.
         return DataLoader(
             blocks,
             batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
@@ -148,32 +140,31 @@ class Data(lightning.LightningDataModule):
 
 
 def _single_threaded(worker: int) -> None:
-    # A fork has no threads of the pool that its parent's tokenizer made, and would wait for them.
+    # A fork lacks the threads of the pool that its parent's tokenizer made, and would wait for them.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def raise_dead_worker_in_next(*_: object) -> None:
-    """Call before training, and when the processes that read data run: the death of one is told where its batch is awaited.
+    """Let the death of a data worker raise in `next()` alone, where its batch is awaited.
 
-    torch tells it by a signal as well, whose exception comes wherever the program is, also in its tidying up.
+    torch also raises from a signal handler, wherever the program is, also in its clean-up. Call
+    this before training, and again when the data workers run.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and hasattr(signal, "SIGCHLD"):  # Windows has none
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def of_a_dead_worker(error: BaseException) -> bool:
-    """Whether a process that reads data is gone: torch says so, or its connection broke while a batch was awaited."""
-    awaited = any(
-        frame.f_code.co_name == "_get_data" for frame, _ in traceback.walk_tb(error.__traceback__)
-    )
-    return str(error).startswith("DataLoader worker (") or (
-        awaited and isinstance(error, OSError | EOFError | RuntimeError)
-    )
+def is_dead_worker(error: BaseException) -> bool:
+    """Whether an error means that a data worker died: torch says so, or its connection broke."""
+    if str(error).startswith("DataLoader worker ("):
+        return True
+    frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return "_get_data" in frames and isinstance(error, OSError | EOFError | RuntimeError)
 
 
 def _without_fillers(prepare: Callable[..., Batch], batch: Batch) -> Batch:
-    """A batch of which the blocks that stand in for none are not to be predicted."""
+    """Prepare a batch, with no labels in blocks that are fillers."""
     prepared = prepare(batch)
-    prepared["labels"][batch["rows"] == FILLER] = IGNORE
+    prepared["labels"][batch["indices"] == FILLER] = IGNORE
     return prepared

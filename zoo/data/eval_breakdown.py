@@ -1,4 +1,4 @@
-"""What an evaluation says beyond its mean: the loss of each document, and at each position of a block."""
+"""Breaks an evaluation's loss down by document and by position in a block."""
 
 from __future__ import annotations
 
@@ -8,36 +8,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.data.cache import Tokens
-from zoo.objectives import IGNORE
+from zoo.data.tokens import Tokens
+from zoo.objectives.base import IGNORE
 
 
 class EvalBreakdown:
-    """Nats and tokens of one split, summed by document and by position; of blocks as zoo.data.dataset.Blocks cuts them."""
+    """Sums the nats and tokens of a split's Blocks by document and by position."""
 
     def __init__(self, tokens: Tokens, length: int) -> None:
         self.starts = torch.as_tensor(np.asarray(tokens.starts, dtype=np.int64))
         self.by_document = torch.zeros(2, tokens.documents, dtype=torch.float64)
         self.by_position = torch.zeros(2, length, dtype=torch.float64)
 
-    def add(self, rows: Tensor, nats: Tensor, labels: Tensor) -> None:
-        """rows (B,) are the indices of the blocks, nats and labels (B, T) what was said of each next token, and which it is."""
-        real, length = labels.cpu() != IGNORE, labels.shape[1]
-        place = rows.cpu()[:, None] * length + torch.arange(1, length + 1)
-        document = (
-            torch.searchsorted(self.starts, place) - 1
-        )  # the end-of-text that starts a document ends the one before
-        found = (
-            torch.stack(
-                [nats.cpu().double(), torch.ones_like(nats, dtype=torch.float64, device="cpu")]
-            )
-            * real
-        )
-        self.by_document.index_add_(1, document[real], found[:, real])
-        self.by_position += found.sum(1)
+    def add(self, indices: Tensor, nats: Tensor, labels: Tensor) -> None:
+        """Add a batch: indices of blocks (B,), and nats and labels of tokens (B, T)."""
+        labelled, length = labels.cpu() != IGNORE, labels.shape[1]
+        place = indices.cpu()[:, None] * length + torch.arange(1, length + 1)
+        # The end-of-text that starts a document is the label that ends the one before.
+        document = torch.searchsorted(self.starts, place) - 1
+        nats = nats.cpu().double()
+        sums = torch.stack([nats, torch.ones_like(nats)]) * labelled
+        self.by_document.index_add_(1, document[labelled], sums[:, labelled])
+        self.by_position += sums.sum(1)
 
     def dumps(self) -> bytes:
-        """As an npz file of four arrays, which numpy reads without pickles."""
+        """An npz file of four arrays, which numpy reads without pickle."""
         file = io.BytesIO()
         np.savez(
             file,

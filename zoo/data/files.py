@@ -1,4 +1,4 @@
-"""The user's own files as a source of documents."""
+"""Reads the user's own files as a source of documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from zoo.data.readers import READERS, Reader
-from zoo.data.source import Document, Source, shown, walk
+from zoo.data.source import Source, shown, walk
 from zoo.errors import ZooError
 from zoo.registry import register
 
@@ -26,8 +26,9 @@ ENDS = {
 class Text(Source):
     """Your own files: a txt, md, py, jsonl or parquet file, or a folder of them.
 
-    `path` is the file or folder. `column` names the text of a jsonl or parquet row. `sample_by` says what a document
-    is: a whole file or row, a paragraph (up to and with its blank lines) or a line.
+    `path` is the file or folder. `column` names the text of a jsonl or parquet row. `sample_by`
+    says what a document is: a whole file or row, a paragraph (up to and with its blank lines) or a
+    line.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Text(Source):
         return f"data.path={shown(self.path)}"
 
     def files(self, skipped: Counter[str]) -> list[tuple[str, Path]]:
-        """Raises ZooError when nothing is there, or nothing that can be read."""
+        """List the files to read. Raises ZooError when nothing is there, or nothing readable."""
         suffixes = ", ".join(READERS)
         if self.path.is_file():
             if self.path.suffix.lower() not in READERS:
@@ -66,41 +67,44 @@ class Text(Source):
         if self.path.exists() and not self.path.is_dir():
             raise ZooError(f"{self} is neither a file nor a folder: give one that holds text")
         if not self.path.is_dir():
-            raise ZooError(f"{self}: there is no such file or folder{self._sibling()}")
-        found = []
+            raise ZooError(f"{self}: there is no such file or folder{self._similar_path()}")
+        files = []
         for name, path in walk(self.path, lambda name: not name.startswith(".")):
             if path.suffix.lower() not in READERS:
                 skipped[f"suffix {shown(path.suffix) or 'missing'}"] += 1
             elif not path.is_file():
                 skipped["a link to nowhere, or no file"] += 1
             else:
-                found.append((name, path))
-        if not found:
-            others = f"; it has {skipped.total()} other files" if skipped else "; it is empty"
-            raise ZooError(f"{self}: no file in this folder can be read, only {suffixes}{others}")
-        return found
+                files.append((name, path))
+        if not files:
+            content = f"has {skipped.total()} files, none of them readable"
+            raise ZooError(
+                f"{self} {content if skipped else 'is empty'}; supported files are {suffixes}"
+            )
+        return files
 
     def check(self, path: Path) -> None:
         self._reader(path).check(path, self.column)
 
-    def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[Document]:
-        found = False
+    def read(self, name: str, path: Path, skipped: Counter[str]) -> Iterator[tuple[str, str]]:
+        empty = True
         for number, text in self._reader(path).texts(path, self.column):
-            found = True
+            empty = False
             if text is None:
                 skipped["row without text"] += 1
             elif self.sample_by == "document" or not text:
                 yield name + number, text
             else:
                 parts = [part for part in ENDS[self.sample_by].split(text) if part]
-                yield from ((f"{name}{number}#{place}", part) for place, part in enumerate(parts))
-        if not found:
+                for place, part in enumerate(parts):
+                    yield f"{name}{number}#{place}", part
+        if empty:
             skipped["empty"] += 1
 
     def _reader(self, path: Path) -> Reader:
         return READERS[path.suffix.lower()]
 
-    def _sibling(self) -> str:
+    def _similar_path(self) -> str:
         if not self.path.parent.is_dir():
             return f" (nor is there a folder {shown(self.path.parent)})"
         names = [path.name for path in self.path.parent.iterdir()]

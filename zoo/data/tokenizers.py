@@ -1,28 +1,29 @@
-"""Tokenizers: text to integer ids and back without loss. Their vocabulary size is declared, not discovered."""
+"""Tokenizers: text to ids and back without loss, with a vocabulary of declared size."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zoo.data.byte_level import BYTES, EOT, byte_letters, byte_level, exported, parts, utf8
 from zoo.errors import ZooError
 from zoo.registry import build, register
 
-EOT = "<|endoftext|>"
-BYTES = 256
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as LibraryTokenizer
 
 
 class Tokenizer:
-    """What every tokenizer offers. `pieces[id]` are the bytes an id stands for; end-of-text and unused ids have none.
+    """Encodes text as ids, and ids as the exact bytes of the text.
 
-    `vocab` is the declared number of ids, so that a model's shape follows from its configuration alone; `eot` is the id
-    of end-of-text, which no text encodes to; `trained` says whether `encode` may be called.
+    `pieces[id]` are the bytes an id stands for; end-of-text and unused ids have none. `vocab` is
+    the declared number of ids, so that a model's shape follows from its configuration alone; `eot`
+    is the id of end-of-text, which no text encodes to; `trained` says whether `encode` may be
+    called.
     """
 
     name: str
@@ -36,11 +37,17 @@ class Tokenizer:
         raise NotImplementedError
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text, int64 of shape (tokens,). Raises ZooError for text that UTF-8 cannot hold."""
+        """The ids of each text, int64 of shape (tokens,).
+
+        Raises ZooError for text that UTF-8 cannot hold.
+        """
         raise NotImplementedError
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, int64 of shape (tokens,). Raises ZooError for text that UTF-8 cannot hold."""
+        """The ids of a text, int64 of shape (tokens,).
+
+        Raises ZooError for text that UTF-8 cannot hold.
+        """
         return self.encode_batch([text])[0]
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
@@ -48,25 +55,28 @@ class Tokenizer:
         array = np.asarray(ids if hasattr(ids, "__array__") else list(ids), dtype=np.int64).ravel()
         if array.size and not 0 <= array.min() <= array.max() < self.vocab:
             raise ZooError(
-                f"cannot decode ids {array.min()} to {array.max()}: the vocabulary ends at {self.vocab - 1}"
+                f"cannot decode ids {array.min()} to {array.max()}: the vocabulary ends at"
+                f" {self.vocab - 1}"
             )
         return b"".join(map(self.pieces.__getitem__, array.tolist()))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The text of these ids; bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
+        """The text of these ids; bytes that are not UTF-8 (a cut character) become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def byte_lengths(self) -> np.ndarray:
         """How many bytes each id stands for, int64 of shape (vocab,)."""
         return np.array([len(piece) for piece in self.pieces], dtype=np.int64)
 
-    def library(self, named: Mapping[str, int]) -> Any:
-        """The same as a Tokenizer of the tokenizers library, which transformers loads: a text starts a document.
+    def to_library(self, special_tokens: Mapping[str, int]) -> LibraryTokenizer:
+        """The same tokenizer for the tokenizers library, which transformers loads.
 
-        `named` are the special tokens that it is to know beside end-of-text, with their ids.
+        A text starts a document. `special_tokens` are those to be known beside end-of-text, with
+        their ids.
         """
         raise ZooError(
-            f"tokenizer={self.name} has no counterpart in the tokenizers library: it says none in library(named)"
+            f"tokenizer={self.name} cannot be exported: it has no to_library(special_tokens), which"
+            " makes its counterpart in the tokenizers library"
         )
 
     def settings(self) -> dict[str, Any]:
@@ -78,7 +88,7 @@ class Tokenizer:
         return None
 
     def load_state(self, state: Any) -> None:
-        """Take on what `state` gave. Raises ZooError when it is not such a state."""
+        """Take on what `state` returned. Raises ZooError when it is not such a state."""
         if state is not None:
             raise ZooError(
                 f"the saved {self.name} tokenizer is damaged: it has a state, and needs none"
@@ -86,24 +96,22 @@ class Tokenizer:
 
     def dumps(self) -> str:
         """The whole tokenizer as JSON, for `loads`."""
-        return json.dumps(
-            {"name": self.name, **self.settings(), "state": self.state()}, ensure_ascii=False
-        )
+        content = {"name": self.name, **self.settings(), "state": self.state()}
+        return json.dumps(content, ensure_ascii=False)
 
 
 def loads(text: str) -> Tokenizer:
-    """The tokenizer that `dumps` wrote. Raises ZooError for anything else: nothing in the text is trusted."""
+    """Load what `dumps` wrote. Raises ZooError for anything else, as the text is not trusted."""
     try:
         options = json.loads(text)
         state = options.pop("state")
-        sound = isinstance(options["name"], str) and "${" not in json.dumps(
-            options
-        )  # OmegaConf would resolve it
+        interpolates = "${" in json.dumps(options)  # OmegaConf would resolve it
+        valid = isinstance(options["name"], str) and not interpolates
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ZooError(f"this is not a tokenizer saved by the zoo ({error})") from None
-    if not sound:
+    if not valid:
         raise ZooError(
-            "this is not a tokenizer saved by the zoo (its name or an option is no plain value)"
+            "this is not a tokenizer saved by the zoo (its name or an option is not a plain value)"
         )
     tokenizer: Tokenizer = build("tokenizer", options)
     tokenizer.load_state(state)
@@ -112,7 +120,7 @@ def loads(text: str) -> Tokenizer:
 
 @register("tokenizer", "byte")
 class Byte(Tokenizer):
-    """The 256 bytes of UTF-8 and end-of-text: a vocabulary of 257 and no training (Xue et al. 2022, ByT5)."""
+    """The 256 bytes of UTF-8 and end-of-text: 257 ids and no training (Xue et al. 2022, ByT5)."""
 
     name = "byte"
     vocab = BYTES + 1
@@ -123,19 +131,20 @@ class Byte(Tokenizer):
     def train(self, texts: Iterable[str]) -> None:
         """Nothing to fit."""
 
-    def library(self, named: Mapping[str, int]) -> Any:
-        return _exported({**_letters(), EOT: self.eot}, [], named)
+    def to_library(self, special_tokens: Mapping[str, int]) -> LibraryTokenizer:
+        return exported({**byte_letters(), EOT: self.eot}, [], special_tokens)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [np.frombuffer(_utf8(text), dtype=np.uint8).astype(np.int64) for text in texts]
+        return [np.frombuffer(utf8(text), dtype=np.uint8).astype(np.int64) for text in texts]
 
 
 @register("tokenizer", "bpe")
 class BPE(Tokenizer):
-    """Byte-level byte-pair encoding with GPT-2's pre-tokenizer (Sennrich et al. 2016; Radford et al. 2019).
+    """Byte-level byte-pair encoding as GPT-2's (Sennrich et al. 2016; Radford et al. 2019).
 
-    `vocab` counts end-of-text (id 0), the 256 bytes and the merges. It is a ceiling: a small text has fewer merges to
-    learn, and the ids left over stay unused. `min_frequency` is how often a pair must occur to be merged.
+    `vocab` counts end-of-text (id 0), the 256 bytes and the merges. It is a ceiling: a small text
+    has fewer merges to learn, and the ids left over stay unused. `min_frequency` is how often a
+    pair must occur to be merged.
     """
 
     name = "bpe"
@@ -162,127 +171,65 @@ class BPE(Tokenizer):
             show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )
-        blank = _byte_level({EOT: self.eot}, [])
-        blank.train_from_iterator((part for text in texts for part in _parts(text)), trainer)
-        self.load_state(json.loads(blank.to_str()))
+        untrained = byte_level({EOT: self.eot}, [])
+        untrained.train_from_iterator((part for text in texts for part in parts(text)), trainer)
+        self.load_state(json.loads(untrained.to_str()))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         if not self.trained:
             raise ZooError("this BPE tokenizer has not been trained: call train(texts) first")
-        parts = [list(_parts(text)) for text in texts]
-        encoded = iter(self._bpe.encode_batch_fast([part for some in parts for part in some]))
-        return [
-            np.array([i for _ in some for i in next(encoded).ids], dtype=np.int64) for some in parts
-        ]
+        parts_of = [list(parts(text)) for text in texts]
+        flat = [part for some in parts_of for part in some]
+        encodings = iter(self._library.encode_batch_fast(flat))
+        encoded = []
+        for some in parts_of:
+            ids = [i for _ in some for i in next(encodings).ids]
+            encoded.append(np.array(ids, dtype=np.int64))
+        return encoded
 
     def state(self) -> Any:
         """The tokenizer.json of the tokenizers library, as it reads it itself."""
-        return json.loads(self._bpe.to_str()) if self.trained else None
+        return json.loads(self._library.to_str()) if self.trained else None
 
     def load_state(self, state: Any) -> None:
-        """Only the vocabulary and the merges are read; all else is what this class says."""
+        """Load the vocabulary and the merges; nothing else in the state is read."""
         if state is None:
             return
-        letters = _letters()
+        letters = byte_letters()
         try:
-            ids, merges = (
-                dict(state["model"]["vocab"]),
-                [(left, right) for left, right in state["model"]["merges"]],
-            )
+            ids = dict(state["model"]["vocab"])
+            merges = [(left, right) for left, right in state["model"]["merges"]]
             pieces = {
                 i: bytes(letters[letter] for letter in token)
                 for token, i in ids.items()
                 if token != EOT
             }
-            sound = sorted([ids[EOT], *pieces]) == list(range(len(ids))) and len(ids) <= self.vocab
-            sound = sound and ids[EOT] == self.eot and set(letters) <= set(ids)
-            sound = sound and all(type(i) is int for i in ids.values())
-            sound = sound and all(
-                {left, right, left + right} <= ids.keys() for left, right in merges
+            valid = (
+                sorted([ids[EOT], *pieces]) == list(range(len(ids)))
+                and len(ids) <= self.vocab
+                and ids[EOT] == self.eot
+                and set(letters) <= set(ids)
+                and all(type(i) is int for i in ids.values())
+                and all({left, right, left + right} <= ids.keys() for left, right in merges)
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ZooError(
                 f"the saved BPE tokenizer is damaged ({type(error).__name__}: {error})"
             ) from None
-        if not sound:
+        if not valid:
             raise ZooError(
-                f"the saved BPE tokenizer is damaged: its ids are not those of a vocabulary of {self.vocab}"
+                "the saved BPE tokenizer is damaged: its ids are not those of a vocabulary of"
+                f" {self.vocab}"
             )
         self.pieces = [pieces.get(i, b"") for i in range(self.vocab)]
         self._model = ids, merges
         self.trained = True
 
-    def library(self, named: Mapping[str, int]) -> Any:
+    def to_library(self, special_tokens: Mapping[str, int]) -> LibraryTokenizer:
         ids, merges = self._model
         unused = {f"<|unused{number}|>": number for number in range(len(ids), self.vocab)}
-        return _exported(ids, merges, {**unused, **named})
+        return exported(ids, merges, {**unused, **special_tokens})
 
     @cached_property
-    def _bpe(self) -> Any:
-        return _byte_level(*self._model)
-
-
-def _byte_level(vocab: dict[str, int], merges: list[Any]) -> Any:
-    # Threads were asked for: without this, the library warns at every later fork, though no child of ours uses it.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    from tokenizers import Tokenizer as Library
-    from tokenizers import decoders, models, pre_tokenizers
-
-    bpe = Library(models.BPE(vocab=vocab, merges=merges))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    bpe.add_special_tokens([EOT])
-    bpe.encode_special_tokens = (
-        True  # the words "<|endoftext|>" inside a document are text like any other
-    )
-    return bpe
-
-
-def _exported(vocab: Mapping[str, int], merges: list[Any], named: Mapping[str, int]) -> Any:
-    from tokenizers import processors
-
-    made = _byte_level({**vocab, **named}, merges)
-    made.add_special_tokens(
-        list(named)
-    )  # of which the model's vocabulary knows the ids, so that none is given a new one
-    made.encode_special_tokens = False  # a mask in a text is one
-    made.post_processor = processors.TemplateProcessing(
-        single=f"{EOT} $A",
-        pair=f"{EOT} $A {EOT} $B",
-        special_tokens=[(EOT, vocab[EOT])],
-    )
-    return made
-
-
-def _letters() -> dict[str, int]:
-    """The letter that stands for each byte in a byte-level vocabulary (GPT-2: printable ones stand for themselves)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(BYTES) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(BYTES + n): byte for n, byte in enumerate(others)
-    }
-
-
-_LINE_END = re.compile(r"(?<=\S)\n(?=\w)")
-
-
-def _parts(text: str, size: int = 1 << 20) -> Iterator[str]:
-    """The text in parts of about `size` characters, since the library holds some 30 bytes for each byte of a part.
-
-    Cut where a single line end stands between words, which the pre-tokenizer does too: the ids stay the same.
-    """
-    _utf8(text)
-    start = 0
-    while (cut := _LINE_END.search(text, start + size)) is not None:
-        yield text[start : cut.end()]
-        start = cut.end()
-    yield text[start:]
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ZooError(
-            f"character {error.start} of the text is half of a surrogate pair, which is no text"
-        ) from None
+    def _library(self) -> LibraryTokenizer:
+        return byte_level(*self._model)

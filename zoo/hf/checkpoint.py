@@ -53,7 +53,7 @@ def export(checkpoint: Any, folder: Path) -> None:
     if theirs.can_generate():
         theirs.generation_config.update(**ids)
     written = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.library(named),
+        tokenizer_object=tokenizer.to_library(named),
         model_max_length=model.limit or config["arch"]["length"],
         padding_side="left" if model.family == "decoder" else "right",
         clean_up_tokenization_spaces=False,

@@ -61,7 +61,7 @@ class Objective:
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """Turn a batch of zoo.data.dataset.Blocks into one to train on: tokens and labels (B, T).
 
-        What is drawn for a block depends on `seed` and the block's index in `rows` (B,) alone: not
+        What is drawn for a block depends on `seed` and the block's index in `indices` (B,) alone: not
         on the blocks beside it, the rank, or resuming.
         """
         return dict(batch)
@@ -155,7 +155,7 @@ class EncoderDecoderObjective(Objective):
 
 def row_generators(batch: Mapping[str, Tensor], seed: int) -> list[np.random.Generator]:
     """A random generator for each block of a batch, keyed by its index."""
-    return [np.random.default_rng(derive(seed, index)) for index in batch["rows"].tolist()]
+    return [np.random.default_rng(derive(seed, index)) for index in batch["indices"].tolist()]
 
 
 def as_batch(**arrays: np.ndarray) -> dict[str, Tensor]:

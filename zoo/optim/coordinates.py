@@ -29,7 +29,7 @@ def batch_of(config: Mapping[str, Any]) -> dict[str, Tensor]:
 
     tokenizer, loader = registry.build("tokenizer", config["tokenizer"]), config["loader"]
     corpus = cache.load(registry.build("data", config["data"]), tokenizer, stream=loader["stream"])
-    blocks = Blocks(corpus.known, loader["length"], isolate=loader["isolate"])
+    blocks = Blocks(corpus.tokenised_train, loader["length"], isolate=loader["isolate"])
     return objective_of(config).prepare(
         blocks.__getitems__(range(loader["batch_size"])), config["seed"]
     )

@@ -191,7 +191,7 @@ class LMModule(lightning.LightningModule):
         for name, value in zip(SUMS, found, strict=True):
             self.sums[name].update(value)
         if self.spread is not None:
-            self.spread.add(batch["rows"], nats.view_as(batch["labels"]), batch["labels"])
+            self.spread.add(batch["indices"], nats.view_as(batch["labels"]), batch["labels"])
 
     def on_validation_epoch_end(self) -> None:
         nats, right, tokens, size = (self.sums[name].compute() for name in SUMS)
@@ -345,7 +345,7 @@ class BERT(LMModule):
         text = ids[: min(len(ids), 300) // width * width].astype(np.int64)
         rows = torch.as_tensor(text).view(-1, width)
         hidden = self.objective.prepare(
-            {"tokens": rows, "labels": rows, "rows": torch.arange(len(rows))}, seed
+            {"tokens": rows, "labels": rows, "indices": torch.arange(len(rows))}, seed
         )
         places = hidden["places"].numpy()
         best = self._at(hidden["tokens"], places).argmax(-1).tolist()

@@ -25,7 +25,7 @@ from zoo.config import Config
 from zoo.cost import gpus, memory_check
 from zoo.data import cache
 from zoo.data.baselines import stuck
-from zoo.data.datamodule import Data, of_a_dead_worker, raise_dead_worker_in_next
+from zoo.data.datamodule import Data, is_dead_worker, raise_dead_worker_in_next
 from zoo.errors import ZooError, first_line
 from zoo.tracking import provenance
 from zoo.tracking.metrics_file import MetricsFile
@@ -195,7 +195,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         eval_length=loader["eval_length"],
         prepare=module.objective.prepare,
         eval_prepare=module.objective.eval_objective.prepare,
-        documents=source.rows("train", corpus.summary["cuts"]) if stream else None,
+        documents=source.documents("train", corpus.summary["cuts"]) if stream else None,
         shuffle=loader["shuffle"],
         changing="data" in config["changing"],
     )
@@ -259,7 +259,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
                     f"the processes that train together cannot reach each other ({first_line(error)}): unset"
                     " MASTER_ADDR and MASTER_PORT, or give a port that is free"
                 ) from error
-            if of_a_dead_worker(error):
+            if is_dead_worker(error):
                 raise ZooError(
                     f"a process that reads data died ({first_line(error).rstrip('. ')}): where memory was short,"
                     " lower loader.workers; then go on by resume=auto"
