@@ -49,6 +49,13 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
         "extra",
     ),
     "data": ("()", "fingerprint()", "splits()"),
+    "metric": ("()", "name", "unit", "better", "unigram", "diverged", "share"),
+    "callback": (
+        "()",
+        "setup(trainer, module, stage)",
+        "on_train_batch_end(trainer, module, outputs, batch, index)",
+    ),
+    "logger": ("(config, folder, summary)", "log_metrics(metrics, step)", "finalize(status)"),
     "tokenizer": (
         "()",
         "train(texts)",

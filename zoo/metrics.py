@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from zoo import registry
 from zoo.errors import ZooError, did_you_mean
 
 Summary = Mapping[str, Any]  # the content of a run's summary.json
@@ -80,16 +81,20 @@ TRAINED = (  # of the last row of metrics.csv
 METRICS = {metric.name: metric for metric in (*EVALUATED, *TRAINED)}
 
 
+def known() -> dict[str, Metric]:
+    """Every metric by its name: those of the zoo, and those that other packages declare in the group `metric`."""
+    names = registry.entries("metric")
+    return METRICS | {name: registry.build("metric", name) for name in names}
+
+
 def of(name: str) -> Metric:
     """The metric of this name. Raises ZooError where there is none, or none by which an arm could be better."""
-    if name not in METRICS:
-        raise ZooError(f"metric={name}: no run measures it{did_you_mean(name, _judging())}")
-    if METRICS[name].better is None:
+    metrics = known()
+    judging = [metric.name for metric in metrics.values() if metric.better is not None]
+    if name not in metrics:
+        raise ZooError(f"metric={name}: no run measures it{did_you_mean(name, judging)}")
+    if metrics[name].better is None:
         raise ZooError(
-            f"metric={name}: neither more nor less of it is better: choose one of {', '.join(_judging())}"
+            f"metric={name}: neither more nor less of it is better: choose one of {', '.join(judging)}"
         )
-    return METRICS[name]
-
-
-def _judging() -> list[str]:
-    return [metric.name for metric in METRICS.values() if metric.better is not None]
+    return metrics[name]

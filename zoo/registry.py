@@ -102,10 +102,10 @@ def groups() -> list[str]:
 
 
 def entries(group: str) -> dict[str, Entry]:
-    """The components of a group by name. Raises ZooError for an unknown group."""
-    if group not in _entries:
+    """The components of a group by name, none where nothing is declared. Raises ZooError for an unknown group."""
+    if group not in _entries and group not in contracts.CONTRACTS:
         raise ZooError(f"unknown group {group!r}{did_you_mean(group, _entries)}")
-    return _entries[group]
+    return _entries.get(group, {})
 
 
 def group_within(option: str) -> str:

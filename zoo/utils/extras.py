@@ -13,6 +13,7 @@ EXTRAS = {
     "scipy": "report",
     "matplotlib": "report",
     "wandb_workspaces": "report",
+    "pandas": "report",
     "hydra_plugins.hydra_joblib_launcher": "launchers",
     "hydra_plugins.hydra_submitit_launcher": "launchers",
     "hydra_plugins.hydra_ray_launcher": "ray",
