@@ -14,7 +14,7 @@ from zoo import config, models, registry
 from zoo.config import schema, suggestions
 from zoo.errors import ZooError
 
-NODES = {**schema.NODES, "logger": schema.Logger}
+NODES = schema.NODES
 SETTINGS = [(node, option.name) for node, made in NODES.items() for option in fields(made)]
 OPTIONS = [
     (group, option)

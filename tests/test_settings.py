@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from zoo import config
+from zoo import config, registry
 from zoo.config import schema
 from zoo.errors import ZooError
 
-NODES = {**schema.NODES, "logger": schema.Logger}
+config.discover()
+NODES = {**schema.NODES, "logger": registry.entry("logger", "wandb").options}
 NAMES = [f"{node}.{option.name}" for node, made in NODES.items() for option in fields(made)]
 ODD: list[Any] = [
     None,
@@ -42,7 +43,8 @@ def composed() -> dict[str, Any]:
 
 def refusal(given: dict[str, Any]) -> str | None:
     try:
-        schema.check(given | schema.typed(given))
+        logger = registry.resolve("logger", given["logger"])
+        schema.check(given | {"logger": logger} | schema.typed(given))
     except ZooError as refused:
         return str(refused)
     return None

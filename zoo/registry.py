@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any, Literal, Optional, Union
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from zoo import contracts
@@ -110,7 +110,9 @@ def entries(group: str) -> dict[str, Entry]:
 
 def group_within(option: str) -> str:
     """The group that an option chooses from, which has its name but for these."""
-    return {"qk_norm": "norm", "expert": "ffn", "shared": "ffn"}.get(option, option)
+    return {"qk_norm": "norm", "expert": "ffn", "shared": "ffn", "callbacks": "callback"}.get(
+        option, option
+    )
 
 
 def entry(group: str, name: str) -> Entry:
@@ -161,6 +163,13 @@ def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
 
 def coerce(schema: type, values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """These values, held to the types of a dataclass. Raises ZooError, whose words begin with path and key."""
+    for option in fields(schema):
+        value = values.get(option.name)
+        if typing.get_origin(option.type) is list and not isinstance(
+            value, list | ListConfig | None
+        ):
+            example = f"{path}{option.name}=[a,b]"
+            raise ZooError(f"{path}{option.name} must be a list, as in {example}, not {value!r}")
     try:
         plain: Any = OmegaConf.to_container(
             OmegaConf.merge(OmegaConf.structured(schema), values), enum_to_str=True

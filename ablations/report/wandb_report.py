@@ -38,7 +38,7 @@ def publish(plan: Plan) -> list[str]:
 
 def _published(plan: Plan) -> Iterator[str]:
     logger = plan.jobs()[0].config["logger"]
-    mode, group = wandb_logger.mode(logger["mode"]), logger["group"]
+    mode, group = wandb_logger.reachable_mode(logger["mode"]), logger["group"]
     run = wandb_logger.begin(
         logger,
         plan.folder,

@@ -120,7 +120,7 @@ def test_online_a_page_and_a_workspace_are_saved(
         saved.append((type(self).__name__, self.project))
         return SimpleNamespace(url="https://there")
 
-    monkeypatch.setattr("zoo.tracking.wandb_logger.mode", lambda asked: "online")
+    monkeypatch.setattr("zoo.tracking.wandb_logger.reachable_mode", lambda asked: "online")
     monkeypatch.setattr(
         "zoo.tracking.wandb_logger.begin",
         lambda *told, mode, **about: begin(*told, mode="offline", **about),

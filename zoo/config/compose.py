@@ -144,7 +144,7 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
         )
     except OmegaConfBaseException as error:
         raise ZooError(suggestions.in_plain_words(error)) from error
-    known = [*_chosen(), "loader", "trainer", "logger", "seed", "resume", "changing"]
+    known = [*_chosen(), "callbacks", "loader", "trainer", "seed", "resume", "changing"]
     for key in dict.fromkeys([*known, *map(str, config)]):
         if key not in config:
             raise ZooError(f"a run needs a {key}: give {key}=...")
@@ -153,6 +153,11 @@ def finished(composed: DictConfig, words: Sequence[str] = ()) -> Config:
     for group in _chosen():
         config[group] = registry.resolve(group, config[group])
         presets.settle(group, config[group])
+    if not isinstance(config["callbacks"], list):
+        raise ZooError(
+            f"callbacks must be a list, as in callbacks=[mine], not {config['callbacks']!r}"
+        )
+    config["callbacks"] = [registry.resolve("callback", choice) for choice in config["callbacks"]]
     config |= schema.typed(config)
     schema.check(config)
     if config["arch"]["vocab"] is None:
@@ -218,7 +223,7 @@ def choices(config: Config) -> dict[str, str]:
     return {
         group: config[group]["name"]
         for group in registry.groups()
-        if isinstance(config.get(group), dict)
+        if isinstance(config.get(group), dict) and group not in FREE
     }
 
 
@@ -300,7 +305,7 @@ def spelled(words: Sequence[str]) -> list[str]:
 def _check_words(words: Sequence[str], compose: Callable[[Sequence[str]], Config]) -> None:
     """Say which word is unknown, and what it was probably meant to be, better than composing can."""
     known = menu()
-    keys = [*known, "seed", "resume", "changing"]
+    keys = [*known, "callbacks", "seed", "resume", "changing"]
     extended = any(word.startswith(("hydra.searchpath", "+hydra.searchpath")) for word in words)
     for word in _parsed(words):
         key, head = word.key_or_group, word.key_or_group.split(".")[0].split("@")[0]

@@ -13,13 +13,14 @@ from zoo.config import CONF, discover
 
 
 def users() -> dict[tuple[str, str], list[str]]:
-    """(group, name) -> the named models that use it, in any of their layers."""
+    """(group, name) -> the named models that use it, in any of their layers; of what all of them use, none."""
     discover()
     found: dict[tuple[str, str], list[str]] = {}
-    for file in sorted((CONF / "model").glob("*.yaml")):
-        for part in parts(file.stem):
-            found.setdefault(part, []).append(file.stem)
-    return found
+    models = sorted(file.stem for file in (CONF / "model").glob("*.yaml"))
+    for model in models:
+        for part in parts(model):
+            found.setdefault(part, []).append(model)
+    return {part: using for part, using in found.items() if len(using) < len(models)}
 
 
 @functools.cache

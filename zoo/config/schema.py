@@ -17,7 +17,6 @@ Precision: Any = choice_type("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = choice_type("auto", "cpu", "gpu")
 STRATEGIES = ("auto", "ddp", "fsdp")
 MOST = 256  # threads or processes, or as many as there are cores
-MODES = ("auto", "online", "offline", "disabled")  # of Weights & Biases
 TAG = 64  # characters, which is W&B's limit
 
 
@@ -67,20 +66,6 @@ class Trainer:
     sample: bool = True  # show generated text at the end
 
 
-@dataclass
-class Logger:
-    """What a logger may be told, whichever it is: conf/logger/ says what each is told by default."""
-
-    name: str = "none"
-    project: str | None = None
-    entity: str | None = None
-    group: str | None = None
-    job_type: str | None = None
-    label: str | None = None
-    tags: Any = None  # a list of words
-    mode: Any = None  # one of MODES
-
-
 NODES = {"loader": Loader, "trainer": Trainer}
 
 
@@ -96,6 +81,7 @@ def completed(config: Mapping[str, Any]) -> dict[str, Any]:
         node: made for node, made in NODES.items() if isinstance(config.get(node), dict)
     }
     return {
+        "callbacks": [],
         **config,
         **{
             node: {field.name: field.default for field in fields(made)} | config[node]
@@ -120,7 +106,7 @@ def typed(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Raises ZooError for an option that there is not, and for a value that is of no such type.
     """
     found: dict[str, dict[str, Any]] = {}
-    for node in (*NODES, "logger"):
+    for node in NODES:
         if not isinstance(config[node], Mapping):
             raise ZooError(
                 f"{node} must have options, as in {{name: value}}, not be {config[node]!r}"
@@ -128,9 +114,7 @@ def typed(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for node, made in NODES.items():
         _refuse_unknown(node, config[node], [field.name for field in fields(made)])
         found[node] = coerce(made, config[node], f"{node}.")
-    _refuse_unknown("logger", config["logger"], [field.name for field in fields(Logger)])
-    logger = coerce(Logger, config["logger"], "logger.")
-    return found | {"logger": {key: logger[key] for key in config["logger"]}}
+    return found
 
 
 def _refuse_unknown(node: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -218,10 +202,6 @@ def check(config: Mapping[str, Any]) -> None:
             "trainer.spike cannot skip a step of trainer.precision=16-mixed, whose loss is scaled: take bf16-mixed"
         )
     tags = logger.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise ZooError(
-            f"logger.tags must be a list of words, as in logger.tags=[first,second], not {tags}"
-        )
     for tag in tags:
         if not 1 <= len(tag) <= TAG:
             raise ZooError(
@@ -231,10 +211,6 @@ def check(config: Mapping[str, Any]) -> None:
     if len(project) > 128 or set(project) & set("/\\#?%:"):
         raise ZooError(
             f"logger.project={project!r} is no name for W&B: at most 128 characters, without / \\ # ? % :"
-        )
-    if logger.get("mode", "auto") not in MODES:
-        raise ZooError(
-            f"logger.mode must be {', '.join(MODES[:-1])} or {MODES[-1]}, not {logger['mode']!r}"
         )
     if config["resume"] not in ("never", "auto"):
         raise ZooError(f"resume must be auto or never, not {config['resume']!r}")

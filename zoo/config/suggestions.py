@@ -62,10 +62,9 @@ def _closest(word: str, known: Sequence[str]) -> list[str]:
 
 def owners_of(option: str) -> list[str]:
     """Where an option of this name can be given: in a group, or where few of its components have it, in these."""
-    nodes = {**schema.NODES, "logger": schema.Logger}
     found = [
         f"{node}.{option}"
-        for node, made in nodes.items()
+        for node, made in schema.NODES.items()
         if option in [each.name for each in fields(made)]
     ]
     for group in registry.groups() if option != "name" else ():

@@ -63,12 +63,17 @@ def values_of(option: Field[Any]) -> list[Any]:
     return [False, True] if kind is bool else []
 
 
+def example(option: Field[Any]) -> Any:
+    """A value for an option that has no default, by its type."""
+    return (values_of(option) or [EXAMPLES.get(option.type, 2)])[0]
+
+
 def default_choice(group: str, name: str) -> Choice:
     """A component with its defaults, and an example value for each option that has none."""
     choice: Choice = {"name": name}
     for option in fields(registry.entry(group, name).options)[1:]:
         if option.default == "???" and option.default_factory is MISSING:
-            choice[option.name] = (values_of(option) or [EXAMPLES.get(option.type, 2)])[0]
+            choice[option.name] = example(option)
     return choice
 
 

@@ -107,9 +107,11 @@ def _chosen(node: Any) -> Iterator[tuple[str, str]]:
             yield from _chosen(inner)
     for key, value in node.items() if isinstance(node, Mapping) else ():
         group = registry.group_within(str(key))
-        name = value.get("name") if isinstance(value, Mapping) else value
-        if group in registry.groups() and isinstance(name, str) and name in registry.entries(group):
-            yield group, name
+        for choice in value if isinstance(value, list) else [value]:
+            name = choice.get("name") if isinstance(choice, Mapping) else choice
+            known = registry.entries(group) if group in registry.groups() else {}
+            if isinstance(name, str) and name in known:
+                yield group, name
         yield from _chosen(value)
 
 

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlparse
 
 import wandb
@@ -24,6 +24,7 @@ from yaml import YAMLError
 
 from zoo.config import Config
 from zoo.errors import ZooError, first_line
+from zoo.registry import register
 
 STEP = "trainer/global_step"  # Lightning's name of it
 NAME = 128  # characters, which is W&B's limit
@@ -32,25 +33,41 @@ DEEPEST = 3  # folders from a job's up to its sweep's
 log = logging.getLogger("zoo")
 
 
-def wandb_logger(config: Config, folder: Path, summary: dict[str, Any]) -> WandbLogger:
-    """A logger whose run has the component names and cost figures at the top of its configuration."""
-    settings = config["logger"]
+@register("logger", "wandb")
+def wandb_logger(
+    config: Config,
+    folder: Path,
+    summary: dict[str, Any],
+    *,
+    project: str | None = "zoo",
+    entity: str | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
+    label: str | None = None,
+    tags: list[str] = [],  # noqa: B006
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto",
+) -> WandbLogger:
+    """Weights & Biases, beside metrics.csv; by default offline where there is no key or no network.
+
+    `group` is by default the folder of the sweep or the study, `job_type` train or in a study the arm, and `label`, the run's
+    name, its overrides. The names of components and the costs stand at the top of the run's configuration.
+    """
     flat = summary["choices"] | {
         key: summary[key] for key in ("seed", "parameters", "flops_per_token")
     }
-    group, varied = sweep(folder)
-    summary["wandb"] = mode(settings["mode"])
+    of_sweep, varied = sweep(folder)
+    summary["wandb"] = reachable_mode(mode)
     if (
         "WANDB_SWEEP_ID" in os.environ
     ):  # W&B takes its agent's name for the run, as it must when it is resumed
         summary["id"] = os.environ.get("WANDB_RUN_ID", summary["id"])
     run = begin(
-        settings,
+        {"project": project, "entity": entity},
         folder,
-        name=title(summary["overrides"], varied, settings["label"]),
-        group=settings["group"] or group,
-        job_type=settings["job_type"] or "train",
-        tags=list(settings["tags"]),
+        name=title(summary["overrides"], varied, label),
+        group=group or of_sweep,
+        job_type=job_type or "train",
+        tags=tags,
         mode=summary["wandb"],
         id=summary["id"],
         resume="allow",
@@ -138,7 +155,7 @@ def _said(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in reasons())
 
 
-def mode(asked: str) -> str:
+def reachable_mode(asked: str) -> str:
     """`online` only where a key is at hand and the server answers; a run must not wait for what may never come."""
     asked = os.environ.get("WANDB_MODE") or asked
     asked = {"dryrun": "offline", "run": "online"}.get(asked, asked)  # as they were called once

@@ -403,17 +403,17 @@ def _trainer(
         save_top_k=1,
         enable_version_counter=False,
     )
-    callbacks = [*callbacks, best, last]  # in this order: last.ckpt knows of the best
+    own = [registry.build("callback", choice) for choice in config["callbacks"]]
+    callbacks = [*callbacks, *own, best, last]  # in this order: last.ckpt knows of the best
     shows = settings["progress"] and sys.stderr.isatty()
     callbacks.append(
         ProgressBar(callbacks[0], settings["max_steps"]) if shows else LogPrinter(callbacks[0])
     )
     loggers: list[Any] = [MetricsFile(folder / "metrics.csv", resume_step)]
-    if config["logger"]["name"] == "wandb" and distributed.is_rank_zero():
-        with doing("starting Weights & Biases"):
-            from zoo.tracking.wandb_logger import wandb_logger
-
-            loggers.append(wandb_logger(config, folder, summary))
+    if distributed.is_rank_zero():
+        with doing("starting the logger"):
+            logger = registry.build("logger", config["logger"], config, folder, summary)
+        loggers += [logger] if logger is not None else []
     try:
         trainer = lightning.Trainer(
             accelerator=settings["accelerator"],
