@@ -296,6 +296,9 @@ def test_scanning_reads_inheritance_and_refuses_what_it_cannot_read(
     computed = "@register('example', 'computed')\ndef made(*, by: int = len('abc')): pass\n"
     with pytest.raises(ZooError, match="line 4: the default of option 'by' must be a literal"):
         discovery.scan(module("computed", head + computed))
+    named = "@register('example', 'named')\ndef made(*, name: str = 'x'): pass\n"
+    with pytest.raises(ZooError, match="example=named: `name` is what a choice is called"):
+        discovery.scan(module("named", head + named))
     with pytest.raises(ZooError, match="'no_such_module' not found"):
         discovery.scan("no_such_module")
 

@@ -238,6 +238,10 @@ def declare(
     options: list[Any] = [("name", str, field(default=name))]
     for option in signature.parameters.values():
         if option.kind is option.KEYWORD_ONLY and option.name not in set(preset):
+            if option.name == "name":
+                raise ZooError(
+                    f"{group}={name}: `name` is what a choice is called, so no option can be: rename it"
+                )
             options.append(_option(option, scope))
     made = make_dataclass(f"{name}_options", options)
     _resolved.clear()

@@ -1,7 +1,8 @@
-"""A norm, a callback and a logger of one's own, each declared where it is written."""
+"""A norm, a callback, a metric and a logger of one's own, each declared where it is written."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -9,6 +10,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
+from zoo.metrics import Metric
 from zoo.registry import register
 
 
@@ -29,19 +31,30 @@ class PowerNorm(nn.Module):
         return x * (mean + self.eps).pow(-1 / self.p) * self.weight
 
 
-@register("callback", "step_printer")
-class StepPrinter(lightning.Callback):
-    """Print a line every so many steps."""
+@register("callback", "gain_watch")
+class GainWatch(lightning.Callback):
+    """Log how far the gains of all norms are apart, as val/gain_spread, with each evaluation."""
 
-    def __init__(self, *, every: int = 2) -> None:
-        self.every = every
+    def __init__(self, *, show: bool = False) -> None:
+        self.show = show
 
-    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        if trainer.global_step % self.every == 0:
-            print(f"custom_component saw step {trainer.global_step}")
+    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        gains = [norm.weight for norm in module.modules() if isinstance(norm, PowerNorm)]
+        spread = torch.cat(gains).std() if gains else torch.zeros(())
+        module.log("val/gain_spread", spread)
+        if self.show:
+            print(f"gain spread {spread:.4f} at step {trainer.global_step}")
+
+
+@register("metric", "val/gain_spread", "Standard deviation of the gains of all norms.")
+def gain_spread() -> Metric:
+    """The metric that gain_watch logs, so that a study can be judged by it."""
+    return Metric("val/gain_spread", "units of gain", "lower", diverged=1.0)
 
 
 @register("logger", "second_csv")
-def second_csv(folder: str, *, name: str = "second") -> CSVLogger:
-    """Write metrics once more, in Lightning's own format."""
-    return CSVLogger(folder, name=name)
+def second_csv(
+    config: dict[str, Any], folder: Path, summary: dict[str, Any], *, subfolder: str = "second"
+) -> CSVLogger:
+    """Write metrics once more, in Lightning's own format, into the run's folder."""
+    return CSVLogger(folder, name=subfolder)
