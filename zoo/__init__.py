@@ -42,6 +42,6 @@ def runs(folder: str | Path = "runs") -> pandas.DataFrame:
 
     >>> zoo.runs("runs").sort_values("val/loss")[["norm", "seed", "val/loss"]]
     """
-    from zoo.training import run_table
+    from zoo.tracking import run_table
 
     return run_table.read(Path(folder))
