@@ -142,7 +142,7 @@ def test_resuming_tokenises_nothing_that_lies_before_the_buffer(
     plain = streaming.encode_documents
     monkeypatch.setattr(
         streaming,
-        "encoded",
+        "encode_documents",
         lambda texts, tokenizer: (
             (tokenised.append(text), (text, ids))[1] for text, ids in plain(texts, tokenizer)
         ),
