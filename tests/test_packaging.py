@@ -28,6 +28,7 @@ OURS = (
     "tests",
     "benchmarks",
     "docs",
+    "examples",
     ".ci",
     ".github",
 )
