@@ -1,4 +1,4 @@
-"""The one registry. A component is declared once, by its signature; its options, its menu entry and its build follow.
+"""Registers components: each is declared once, by its signature, from which its options and its menu entry follow.
 
 Positional parameters are wiring, which the parent supplies. Keyword-only parameters are options, which the user supplies.
 """
@@ -9,30 +9,23 @@ import copy
 import enum
 import importlib
 import inspect
-import math
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING as NONE
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, Literal, Optional, Union
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
 from zoo import contracts
 from zoo.errors import ZooError, did_you_mean, first_line
+from zoo.options import Component, coerce, field_of
 
-TOO_LARGE = 2**31  # for a size or a number of things: torch, too, counts in 64 bits
-Component = (
-    Any  # the annotation of an option that is itself a choice: a name, or a mapping with a `name`
-)
+__all__ = ["Component", "Entry", "build", "entries", "entry", "groups", "register", "resolve"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One declared component: where it lives, what it says of itself, and the dataclass of its options."""
+    """One declared component: its module, its description, and the dataclass of its options."""
 
     group: str
     name: str
@@ -43,18 +36,15 @@ class Entry:
 
     def defaults(self) -> dict[str, Any]:
         """The name and every option's default, as plain values."""
-        values = {
-            option.name: option.default
-            if option.default_factory is NONE
-            else option.default_factory()
-            for option in fields(self.options)
-        }
-        return {
-            name: value.name if isinstance(value, enum.Enum) else value
-            for name, value in values.items()
-        }
+        values: dict[str, Any] = {}
+        for option in fields(self.options):
+            made = option.default_factory
+            value = option.default if made is MISSING else made()
+            values[option.name] = value.name if isinstance(value, enum.Enum) else value
+        return values
 
     def load(self) -> Callable[..., Any]:
+        """What makes the component; its module is imported at first use."""
         if self.factory is None:
             importlib.import_module(self.module)
         factory = entry(self.group, self.name).factory
@@ -63,18 +53,16 @@ class Entry:
 
 
 _entries: dict[str, dict[str, Entry]] = {}
-_fitting: set[tuple[str, str]] = set()  # those that have been seen to be what their group asks for
-_resolved: dict[
-    tuple[str, str], dict[str, Any]
-] = {}  # a deep model asks the same for each of its layers
+_conforming: set[tuple[str, str]] = set()  # components that were seen to fulfil their contract
+_resolved: dict[tuple[str, str, str], dict[str, Any]] = {}  # every layer of a deep model asks again
 
 
 def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[[Any], Any]:
     """Declare a class or function as component `name` of `group`.
 
-    `about` is its one-line description (default: the first line of the docstring). A `preset` fixes an option, so that one
-    class can serve several names: it is passed at build time and is no longer an option. Raises ZooError when another
-    module has declared the same name.
+    `about` is its one-line description (default: the first line of the docstring). A `preset` fixes an option, so
+    that one class can serve several names: it is passed at build time and is no longer an option. Raises ZooError
+    when another module has declared the same name.
     """
 
     def mark(obj: Any) -> Any:
@@ -90,29 +78,29 @@ def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[
                 ) from error
             return obj(*wiring, **preset, **options)
 
-        about_ = about or inspect.getdoc(obj) or ""
-        declare(group, name, obj.__module__, about_, signature, _scope(obj), preset, factory)
+        described = about or inspect.getdoc(obj) or ""
+        declare(group, name, obj.__module__, described, signature, _scope(obj), preset, factory)
         return obj
 
     return mark
 
 
 def groups() -> list[str]:
+    """The names of all groups."""
     return list(_entries)
 
 
 def entries(group: str) -> dict[str, Entry]:
-    """The components of a group by name, none where nothing is declared. Raises ZooError for an unknown group."""
+    """The components of a group by name, maybe none. Raises ZooError for an unknown group."""
     if group not in _entries and group not in contracts.CONTRACTS:
         raise ZooError(f"unknown group {group!r}{did_you_mean(group, _entries)}")
     return _entries.get(group, {})
 
 
 def group_within(option: str) -> str:
-    """The group that an option chooses from, which has its name but for these."""
-    return {"qk_norm": "norm", "expert": "ffn", "shared": "ffn", "callbacks": "callback"}.get(
-        option, option
-    )
+    """The group that an option chooses from: the one of its name, but for these."""
+    named = {"qk_norm": "norm", "expert": "ffn", "shared": "ffn", "callbacks": "callback"}
+    return named.get(option, option)
 
 
 def entry(group: str, name: str) -> Entry:
@@ -123,71 +111,36 @@ def entry(group: str, name: str) -> Entry:
     return known[name]
 
 
-def resolve(group: str, choice: Component) -> dict[str, Any]:
-    """A choice (a name, or a mapping with a name) with every option filled in and its type checked."""
+def resolve(group: str, choice: Component, path: str = "") -> dict[str, Any]:
+    """A choice (a name, or a mapping with a name) with every option filled in and checked.
+
+    `path` is where it is chosen, for error messages, if that is not the group: attn.qk_norm.
+    """
     if not isinstance(choice, str | Mapping):
         example = next(iter(entries(group)))
         raise ZooError(
-            f"{group} must be a name or a mapping with one, as {example} or {{name: {example}}}, not {choice!r}"
+            f"{group} must be a name or a mapping with one, as {example} or {{name: {example}}},"
+            f" not {choice!r}"
         )
-    chosen = {"name": choice} if isinstance(choice, str) else dict(choice)
-    key = (group, repr(chosen))
+    options = {"name": choice} if isinstance(choice, str) else dict(choice)
+    key = (group, repr(options), path)
     if key not in _resolved:
-        _resolved[key] = _resolve(group, chosen)
+        _resolved[key] = _resolve(group, options, path or group)
     return copy.deepcopy(_resolved[key])
 
 
-def _resolve(group: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    found = entry(group, str(chosen.get("name", "")))
-    names = [option.name for option in fields(found.options)]
-    for key in chosen:
-        if key not in names:
-            raise ZooError(
-                f"{group}={found.name} has no option {key!r}{did_you_mean(key, names[1:])}"
-            )
-    plain = coerce(found.options, chosen, f"{group}.")
-    missing = OmegaConf.missing_keys(plain)
-    if missing:
-        raise ZooError(
-            f"{group}={found.name} needs {', '.join(f'{group}.{key}=...' for key in sorted(missing))}"
-        )
-    for option, value in plain.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ZooError(f"{group}.{option}={value} must be a finite number")
-        if isinstance(value, int) and abs(value) >= TOO_LARGE:
-            raise ZooError(
-                f"{group}.{option} is more than any model has: at most {TOO_LARGE - 1:,}"
-            )
+def _resolve(group: str, options: dict[str, Any], path: str) -> dict[str, Any]:
+    component = entry(group, str(options.get("name", "")))
+    known = [option.name for option in fields(component.options)]
+    for key in options:
+        if key not in known:
+            hint = did_you_mean(key, known[1:])
+            raise ZooError(f"{group}={component.name} has no option {key!r}{hint}")
+    plain = coerce(component.options, options, f"{path}.")
+    if missing := OmegaConf.missing_keys(plain):
+        needed = ", ".join(f"{path}.{key}=..." for key in sorted(missing))
+        raise ZooError(f"{group}={component.name} needs {needed}")
     return plain
-
-
-def coerce(schema: type, values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """These values, held to the types of a dataclass. Raises ZooError, whose words begin with path and key."""
-    for option in fields(schema):
-        value = values.get(option.name)
-        if typing.get_origin(option.type) is list and not isinstance(
-            value, list | ListConfig | None
-        ):
-            example = f"{path}{option.name}=[a,b]"
-            raise ZooError(f"{path}{option.name} must be a list, as in {example}, not {value!r}")
-    try:
-        plain: Any = OmegaConf.to_container(
-            OmegaConf.merge(OmegaConf.structured(schema), values), enum_to_str=True
-        )
-    except OmegaConfBaseException as error:
-        raise ZooError(f"{path}{error.full_key or error.key}: {first_line(error)}") from error
-    except OverflowError as error:  # OmegaConf's, for a number of hundreds of digits
-        largest = max(
-            (key for key, value in values.items() if isinstance(value, int)),
-            key=lambda key: abs(values[key]),
-        )
-        raise ZooError(f"{path}{largest}: {first_line(error)}") from error
-    for key, value in plain.items():
-        if (
-            isinstance(value, str) and "${" in value
-        ):  # in a loaded file it could read the environment
-            raise ZooError(f"{path}{key}={value!r} is not a plain value")
-    return {str(key): value for key, value in plain.items()}
 
 
 def build(group: str, choice: Component, *wiring: Any) -> Any:
@@ -199,25 +152,24 @@ def build(group: str, choice: Component, *wiring: Any) -> Any:
     name = options.pop("name")
     factory = entry(group, name).load()
     try:
-        made = factory(*wiring, **options)
+        component = factory(*wiring, **options)
     except ZooError:
         raise
     except (ValueError, RuntimeError, ArithmeticError) as error:
-        raise ZooError(
-            f"{group}={name} cannot be made with these options: {first_line(error)}"
-        ) from error
-    if made is not None and (group, name) not in _fitting:  # None is a layer without this part
-        if wrong := contracts.misfit(group, made):
-            raise ZooError(
-                f"{group}={name} from {entry(group, name).module} cannot be used: {wrong}"
-            )
-        _fitting.add((group, name))
-    return made
+        reason = first_line(error)
+        raise ZooError(f"{group}={name} cannot be made with these options: {reason}") from error
+    if component is not None:  # None is a layer without this part
+        _check_contract(group, name, component)
+    return component
 
 
-def choice_type(*choices: str) -> Any:
-    """A type that allows these words only."""
-    return enum.Enum("words", [(choice, choice) for choice in choices])
+def _check_contract(group: str, name: str, component: Any) -> None:
+    if (group, name) in _conforming:
+        return
+    if wrong := contracts.misfit(group, component):
+        module = entry(group, name).module
+        raise ZooError(f"{group}={name} from {module} cannot be used: {wrong}")
+    _conforming.add((group, name))
 
 
 def declare(
@@ -230,59 +182,44 @@ def declare(
     preset: Iterable[str],
     factory: Callable[..., Any] | None = None,
 ) -> None:
+    """Put a component into the registry, and its options with their defaults into Hydra's ConfigStore."""
     known = _entries.setdefault(group, {}).get(name)
     if known and known.module != module:
         raise ZooError(f"{group}={name} is declared twice: in {known.module} and in {module}")
     if known and known.factory and not factory:
-        return  # already imported, which tells more than its source
+        return  # already imported, which says more than its source
     options: list[Any] = [("name", str, field(default=name))]
     for option in signature.parameters.values():
         if option.kind is option.KEYWORD_ONLY and option.name not in set(preset):
             if option.name == "name":
                 raise ZooError(
-                    f"{group}={name}: `name` is what a choice is called, so no option can be: rename it"
+                    f"{group}={name}: `name` is what a choice is called, so no option can be:"
+                    " rename it"
                 )
-            options.append(_option(option, scope))
-    made = make_dataclass(f"{name}_options", options)
+            options.append(field_of(option, scope))
+    schema = make_dataclass(f"{name}_options", options)
+    summary = about.strip().split("\n\n")[0].replace("\n", " ")
     _resolved.clear()
-    _fitting.discard((group, name))
-    _entries[group][name] = Entry(
-        group, name, module, about.strip().split("\n\n")[0].replace("\n", " "), made, factory
+    _conforming.discard((group, name))
+    _entries[group][name] = Entry(group, name, module, summary, schema, factory)
+    ConfigStore.instance().store(
+        group=group, name=name, node=_node(_entries[group][name]), provider="zoo"
     )
-    # plain values, not the dataclass: a model's file may give an option that the component in its own's place has not
-    # and a choice inside it as a mapping, so that an option of that can be given
-    inner = [option.name for option in fields(made) if option.type is Any]
-    node = {
-        option: {"name": value} if option in inner and isinstance(value, str) else value
-        for option, value in _entries[group][name].defaults().items()
-    }
-    ConfigStore.instance().store(group=group, name=name, node=node, provider="zoo")
 
 
-def _option(option: inspect.Parameter, scope: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    """An option as a dataclass field; OmegaConf knows no Literal, so it becomes an Enum of the same words."""
-    kind: Any = option.annotation
-    if isinstance(kind, str):
-        kind = eval(kind, dict(scope))  # noqa: S307
-    default = MISSING if option.default is option.empty else option.default
-    parts = (
-        list(typing.get_args(kind))
-        if typing.get_origin(kind) in (Union, types.UnionType)
-        else [kind]
-    )
-    optional = type(None) in parts
-    kind = Union[tuple(part for part in parts if part is not type(None))]  # noqa: UP007
-    if typing.get_origin(kind) is Literal:
-        kind = choice_type(*typing.get_args(kind))
-        default = kind[default] if isinstance(default, str) and default != MISSING else default
-    if isinstance(default, list | dict):
-        return option.name, kind, field(default_factory=lambda: default)
-    return option.name, Optional[kind] if optional else kind, field(default=default)  # noqa: UP045
+def _node(component: Entry) -> dict[str, Any]:
+    """The defaults as Hydra composes them: a nested choice is a mapping, so that its options can be given, too.
+
+    They are plain values, not the dataclass: a model's file may set an option that only its own component has.
+    """
+    node = component.defaults()
+    for option in fields(component.options):
+        if option.type is Component and isinstance(node[option.name], str):
+            node[option.name] = {"name": node[option.name]}
+    return node
 
 
 def _scope(obj: Any) -> dict[str, Any]:
-    return getattr(
-        inspect.unwrap(getattr(obj, "__init__", obj) if inspect.isclass(obj) else obj),
-        "__globals__",
-        {},
-    )
+    """The globals of the module that a class's __init__, or a function, is written in."""
+    function = getattr(obj, "__init__", obj) if inspect.isclass(obj) else obj
+    return getattr(inspect.unwrap(function), "__globals__", {})

@@ -1,4 +1,4 @@
-"""`python -m zoo.components [--json | --readme] [GROUP]`: every part there is, its options, its source, its users."""
+"""`python -m zoo.components`: print the menu, every component with its options, their bounds, and its users."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from zoo import config, registry
 from zoo.config import model_usage
 from zoo.errors import cli_errors
+from zoo.options import in_signs, limits
 from zoo.registry import Entry
 
 
 def menu() -> dict[str, dict[str, dict[str, Any]]]:
-    """group -> name -> description, options with their defaults, module, models that use it; plain values, for programs."""
+    """For each group and name: description, options with their defaults, bounds, module, models that use it."""
     config.discover()
     users = model_usage.users()
     return {
@@ -27,7 +28,13 @@ def menu() -> dict[str, dict[str, dict[str, Any]]]:
 
 def _about(entry: Entry, users: list[str]) -> dict[str, Any]:
     options = {key: value for key, value in entry.defaults().items() if key != "name"}
-    return {"description": entry.about, "options": options, "module": entry.module, "models": users}
+    return {
+        "description": entry.about,
+        "options": options,
+        "bounds": limits(entry.options),
+        "module": entry.module,
+        "models": users,
+    }
 
 
 def readme() -> str:
@@ -69,8 +76,9 @@ def table(chosen: dict[str, dict[str, dict[str, Any]]]) -> Any:
     shown = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for group, names in chosen.items():
         for name, about in names.items():
+            bounds = about["bounds"]
             options = " ".join(
-                f"{key}={'null' if value is None else value}"
+                f"{key}={'null' if value is None else value}{in_signs(bounds.get(key, {}))}"
                 for key, value in about["options"].items()
             )
             users = " ".join(about["models"]) and f"in {' '.join(about['models'])}"

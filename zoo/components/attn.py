@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from zoo.context import Context
@@ -34,17 +35,17 @@ class Attention(MultiHead):
         heads: int,
         causal: bool,
         *,
-        kv_heads: int | None = 2,
-        head_dim: int | None = None,
+        kv_heads: Annotated[int, Ge(1)] | None = 2,
+        head_dim: Annotated[int, Ge(1)] | None = None,
         bias: bool = False,
         out_bias: bool | None = None,
-        scale: float | None = None,
+        scale: Annotated[float, Gt(0)] | None = None,
         qk_norm: Component = None,
         qk_norm_over: Literal["head", "all"] = "head",
-        window: int | None = None,
-        softcap: float | None = None,
+        window: Annotated[int, Ge(1)] | None = None,
+        softcap: Annotated[float, Gt(0)] | None = None,
         sinks: bool = False,
-        dropout: float = 0.0,
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         backend: Backend = "sdpa",
     ) -> None:
         width, kv_heads = head_width(dim, heads, head_dim), heads if kv_heads is None else kv_heads

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
 from zoo.context import Context
@@ -31,11 +32,11 @@ class CrossAttention(MultiHead):
         dim: int,
         heads: int,
         *,
-        kv_heads: int | None = 2,
-        head_dim: int | None = None,
+        kv_heads: Annotated[int, Ge(1)] | None = 2,
+        head_dim: Annotated[int, Ge(1)] | None = None,
         bias: bool = False,
-        scale: float | None = None,
-        dropout: float = 0.0,
+        scale: Annotated[float, Gt(0)] | None = None,
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         backend: Backend = "sdpa",
     ) -> None:
         width = head_width(dim, heads, head_dim, f"{self.word}.head_dim")

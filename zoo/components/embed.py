@@ -5,6 +5,9 @@ It has a `weight` of shape (vocab, dim), which a tied head shares.
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from zoo.errors import ZooError
@@ -40,10 +43,8 @@ class Scaled(Embedding):
 class Segments(Embedding):
     """A vector for each token, and one for the segment it stands in (BERT, Devlin 2018); without segments, the first's."""
 
-    def __init__(self, vocab: int, dim: int, *, segments: int = 2) -> None:
+    def __init__(self, vocab: int, dim: int, *, segments: Annotated[int, Ge(1)] = 2) -> None:
         super().__init__(vocab, dim)
-        if segments < 1:
-            raise ZooError(f"embed.segments must be at least 1, not {segments}")
         self.segment = nn.Embedding(segments, dim)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:

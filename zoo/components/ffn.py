@@ -5,21 +5,19 @@ The projection that writes into the residual stream is named `out`: initialisati
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.context import Context, unchanged
-from zoo.errors import ZooError
 from zoo.nn.activations import Activation, gelu_tanh, relu2
 from zoo.registry import register
 
 
 def width_of(hidden: int | None, default: int, multiple_of: int) -> int:
     """The hidden width: as given, or the default rounded up to a multiple."""
-    if (hidden is not None and hidden < 1) or multiple_of < 1:
-        raise ZooError(
-            f"ffn.hidden={hidden} and ffn.multiple_of={multiple_of} must be at least 1 (or hidden null)"
-        )
     return -(-default // multiple_of) * multiple_of if hidden is None else hidden
 
 
@@ -48,8 +46,8 @@ class FeedForward(nn.Module):
         dim: int,
         *,
         act: Activation,
-        hidden: int | None = None,
-        multiple_of: int = 1,
+        hidden: Annotated[int, Ge(1)] | None = None,
+        multiple_of: Annotated[int, Ge(1)] = 1,
         bias: bool = False,
     ) -> None:
         super().__init__()
@@ -90,8 +88,8 @@ class GatedFeedForward(nn.Module):
         dim: int,
         *,
         act: Activation,
-        hidden: int | None = None,
-        multiple_of: int = 1,
+        hidden: Annotated[int, Ge(1)] | None = None,
+        multiple_of: Annotated[int, Ge(1)] = 1,
         bias: bool = False,
     ) -> None:
         super().__init__()

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.errors import ZooError
 from zoo.nn.activations import ACTIVATIONS, capped
 from zoo.registry import Component, build, register
 
@@ -31,11 +31,9 @@ class LinearHead(nn.Module):
         tied: bool = True,
         bias: bool = False,
         scaled: bool = False,
-        softcap: float | None = None,
+        softcap: Annotated[float, Gt(0)] | None = None,
     ) -> None:
         super().__init__()
-        if softcap is not None and softcap <= 0:
-            raise ZooError(f"head.softcap must be above 0, not {softcap}")
         self.width, self.cost, self.softcap = vocab, 2 * dim * vocab, softcap
         self.scale = dim**-0.5 if scaled else None
         self.weight = None if tied else nn.Parameter(torch.empty(vocab, dim))
@@ -83,10 +81,10 @@ class Pooler(nn.Module):
 
     of_tokens = False  # however many classes there are
 
-    def __init__(self, dim: int, vocab: int, *, classes: int | None = None) -> None:
+    def __init__(
+        self, dim: int, vocab: int, *, classes: Annotated[int, Ge(2)] | None = None
+    ) -> None:
         super().__init__()
-        if classes is not None and classes < 2:
-            raise ZooError(f"head.classes must be at least 2, not {classes}")
         self.width = classes or dim
         self.dense = nn.Linear(dim, dim)
         self.classes = nn.Linear(dim, classes) if classes else nn.Identity()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
 from zoo.context import Context, unchanged
-from zoo.errors import ZooError
 from zoo.nn.attention import FusedLinear, MultiHead, head_width, in_heads
 from zoo.registry import Component, build, register
 
@@ -32,31 +32,22 @@ class LatentAttention(MultiHead):
         heads: int,
         causal: bool,
         *,
-        kv_rank: int | None = None,
-        q_rank: int | None = None,
-        nope_dim: int | None = None,
-        rope_dim: int | None = None,
-        value_dim: int | None = None,
+        kv_rank: Annotated[int, Ge(1)] | None = None,
+        q_rank: Annotated[int, Ge(1)] | None = None,
+        nope_dim: Annotated[int, Ge(1)] | None = None,
+        rope_dim: Annotated[int, Ge(1)] | None = None,
+        value_dim: Annotated[int, Ge(1)] | None = None,
         norm: Component = "rms",
         bias: bool = False,
-        scale: float | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
+        scale: Annotated[float, Gt(0)] | None = None,
+        window: Annotated[int, Ge(1)] | None = None,
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         backend: Backend = "sdpa",
     ) -> None:
         nope = head_width(dim, heads, None, "attn.nope_dim") if nope_dim is None else nope_dim
         rope = max(2, nope // 4 * 2) if rope_dim is None else rope_dim
         value = head_width(dim, heads, None, "attn.value_dim") if value_dim is None else value_dim
         rank = 4 * nope if kv_rank is None else kv_rank
-        for word, size in {
-            "nope_dim": nope,
-            "rope_dim": rope,
-            "value_dim": value,
-            "kv_rank": rank,
-            "q_rank": q_rank,
-        }.items():
-            if size is not None and size < 1:
-                raise ZooError(f"attn.{word} must be at least 1, not {size}")
         super().__init__(
             dim,
             heads,

@@ -6,9 +6,10 @@ Nothing is dropped: the tokens are sorted by expert, and each expert runs once, 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.nn import functional as F
@@ -43,19 +44,19 @@ class MixtureOfExperts(nn.Module):
         self,
         dim: int,
         *,
-        experts: int = 8,
-        top_k: int = 2,
+        experts: Annotated[int, Ge(2), Le(10_000)] = 8,
+        top_k: Annotated[int, Ge(1)] = 2,
         expert: Component = "swiglu",
         shared: Component = None,
         gate: Literal["softmax", "sigmoid"] = "softmax",
         renormalize: bool = True,
-        gate_scale: float = 1.0,
-        groups: int = 1,
-        top_groups: int = 1,
-        balance_loss: float = 0.01,
-        z_loss: float = 0.0,
+        gate_scale: Annotated[float, Gt(0)] = 1.0,
+        groups: Annotated[int, Ge(1)] = 1,
+        top_groups: Annotated[int, Ge(1)] = 1,
+        balance_loss: Annotated[float, Ge(0)] = 0.01,
+        z_loss: Annotated[float, Ge(0)] = 0.0,
         bias: bool = False,
-        bias_rate: float = 0.001,
+        bias_rate: Annotated[float, Ge(0)] = 0.001,
     ) -> None:
         super().__init__()
         coefficients = {"balance_loss": balance_loss, "z_loss": z_loss, "bias_rate": bias_rate}

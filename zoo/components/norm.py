@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.errors import ZooError
 from zoo.registry import register
 
 MANY = 2**15  # numbers, from which on fewer passes over them are worth a few microseconds
-
-
-def _checked(eps: float) -> float:
-    if eps < 0:
-        raise ZooError(f"norm.eps must be 0 or more, not {eps}")
-    return eps
 
 
 @register("norm", "layer")
 class LayerNorm(nn.LayerNorm):
     """Layer norm (Ba 2016): (x - mean) / sqrt(var + eps) * gain + bias."""
 
-    def __init__(self, dim: int, *, eps: float = 1e-5, bias: bool = True) -> None:
-        super().__init__(dim, eps=_checked(eps), bias=bias)
+    def __init__(self, dim: int, *, eps: Annotated[float, Ge(0)] = 1e-5, bias: bool = True) -> None:
+        super().__init__(dim, eps=eps, bias=bias)
 
 
 @register("norm", "rms")
@@ -35,9 +29,11 @@ class RMSNorm(nn.Module):
     With `zero_centered` the gain is 1 + weight, so that weight decay draws it to 1 (Gemma 2024).
     """
 
-    def __init__(self, dim: int, *, eps: float = 1e-6, zero_centered: bool = False) -> None:
+    def __init__(
+        self, dim: int, *, eps: Annotated[float, Ge(0)] = 1e-6, zero_centered: bool = False
+    ) -> None:
         super().__init__()
-        self.eps, self.offset = _checked(eps), 1.0 if zero_centered else 0.0
+        self.eps, self.offset = eps, 1.0 if zero_centered else 0.0
         self.weight = nn.Parameter(torch.empty(dim))
         self.reset_parameters()
 
@@ -84,7 +80,7 @@ class _FewPasses(torch.autograd.Function):
 class ScaleNorm(nn.Module):
     """x / max(|x|, eps) * g with one learned g for all entries, which starts at √dim (Nguyen & Salazar 2019)."""
 
-    def __init__(self, dim: int, *, eps: float = 1e-5) -> None:
+    def __init__(self, dim: int, *, eps: Annotated[float, Ge(0)] = 1e-5) -> None:
         super().__init__()
         self.dim, self.eps = dim, eps
         self.gain = nn.Parameter(torch.empty(1))

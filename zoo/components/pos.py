@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from zoo.context import unchanged
@@ -63,13 +64,18 @@ class Sinusoidal(Position):
     """Sines and cosines added to the embeddings (Vaswani 2017): sin and cos of p / base^(2i/dim), interleaved."""
 
     def __init__(
-        self, dim: int, heads: int, width: int, length: int, causal: bool, *, base: float = 10_000.0
+        self,
+        dim: int,
+        heads: int,
+        width: int,
+        length: int,
+        causal: bool,
+        *,
+        base: Annotated[float, Gt(0)] = 10_000.0,
     ) -> None:
         super().__init__(dim, heads, width, length, causal)
         if dim % 2:
             raise ZooError(f"pos=sinusoidal needs an even arch.dim, not {dim}")
-        if base <= 0:
-            raise ZooError(f"pos.base must be above 0, not {base}")
         self.base = base
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -85,11 +91,16 @@ class Learned(Position):
     """
 
     def __init__(
-        self, dim: int, heads: int, width: int, length: int, causal: bool, *, offset: int = 0
+        self,
+        dim: int,
+        heads: int,
+        width: int,
+        length: int,
+        causal: bool,
+        *,
+        offset: Annotated[int, Ge(0)] = 0,
     ) -> None:
         super().__init__(dim, heads, width, length, causal)
-        if offset < 0:
-            raise ZooError(f"pos.offset must be 0 or more, not {offset}")
         self.limit, self.offset = length, offset
         self.weight = nn.Parameter(torch.empty(offset + length, dim))
 
@@ -124,16 +135,12 @@ class RoPE(Position):
         length: int,
         causal: bool,
         *,
-        base: float = 10_000.0,
+        base: Annotated[float, Gt(0)] = 10_000.0,
         pairing: Literal["half", "interleaved"] = "half",
-        fraction: float = 1.0,
+        fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         scaling: Component = None,
     ) -> None:
         super().__init__(dim, heads, width, length, causal)
-        if not 0 < fraction <= 1:
-            raise ZooError(f"pos.fraction must be above 0 and at most 1, not {fraction}")
-        if base <= 0:
-            raise ZooError(f"pos.base must be above 0, not {base}")
         self.base, self.pairing, self.width = base, pairing, int(width * fraction)
         if width and (
             self.width % 2 or not self.width

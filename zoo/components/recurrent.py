@@ -5,14 +5,14 @@ It knows the order of its tokens by itself. Its cache is the state after the las
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from zoo.context import Context
-from zoo.errors import ZooError
 from zoo.nn.mixer import Mixer
 from zoo.registry import register
 
@@ -44,13 +44,11 @@ class Recurrent(Mixer):
         causal: bool,
         *,
         cell: Literal["lstm", "rnn"],
-        hidden: int | None = None,
+        hidden: Annotated[int, Ge(1)] | None = None,
         bias: bool = True,
     ) -> None:
         super().__init__()
         width = dim if hidden is None else hidden
-        if width < 1:
-            raise ZooError(f"attn.hidden must be at least 1, not {hidden}")
         made: Any = nn.LSTM if cell == "lstm" else nn.RNN
         self.cell = made(dim, width, bias=bias, batch_first=True, bidirectional=not causal)
         self.out = nn.Linear(width if causal else 2 * width, dim, bias=bias)

@@ -7,8 +7,10 @@ those to turn by; `gain` multiplies the turned queries and keys.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from zoo.errors import ZooError
@@ -21,8 +23,6 @@ class Scaling:
     gain = 1.0
 
     def __init__(self, width: int, base: float, factor: float) -> None:
-        if factor < 1:
-            raise ZooError(f"pos.scaling.factor must be at least 1, not {factor}")
         self.width, self.base, self.factor = width, base, factor
 
     def __call__(self, frequencies: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Scaling:
 class Linear(Scaling):
     """Positions interpolated (Chen 2023): every frequency divided by the factor."""
 
-    def __init__(self, width: int, base: float, *, factor: float = 4.0) -> None:
+    def __init__(self, width: int, base: float, *, factor: Annotated[float, Ge(1)] = 4.0) -> None:
         super().__init__(width, base, factor)
 
     def __call__(self, frequencies: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class Linear(Scaling):
 class NTK(Scaling):
     """A larger base (NTK-aware, bloc97 2023): the slowest frequency is divided by the factor, the fastest stays."""
 
-    def __init__(self, width: int, base: float, *, factor: float = 4.0) -> None:
+    def __init__(self, width: int, base: float, *, factor: Annotated[float, Ge(1)] = 4.0) -> None:
         super().__init__(width, base, factor)
 
     def __call__(self, frequencies: Tensor) -> Tensor:
@@ -70,14 +70,14 @@ class Llama3(Scaling):
         width: int,
         base: float,
         *,
-        factor: float = 8.0,
-        low: float = 1.0,
-        high: float = 4.0,
-        original: int = 8192,
+        factor: Annotated[float, Ge(1)] = 8.0,
+        low: Annotated[float, Gt(0)] = 1.0,
+        high: Annotated[float, Gt(0)] = 4.0,
+        original: Annotated[int, Ge(1)] = 8192,
     ) -> None:
         super().__init__(width, base, factor)
-        if not 0 < low < high:
-            raise ZooError(f"pos.scaling needs 0 < low < high, not low={low} and high={high}")
+        if low >= high:
+            raise ZooError(f"pos.scaling needs low < high, not low={low} and high={high}")
         self.low, self.high, self.original = low, high, original
 
     def __call__(self, frequencies: Tensor) -> Tensor:
@@ -99,15 +99,15 @@ class YaRN(Scaling):
         width: int,
         base: float,
         *,
-        factor: float = 4.0,
-        fast: float = 32.0,
-        slow: float = 1.0,
-        original: int = 4096,
+        factor: Annotated[float, Ge(1)] = 4.0,
+        fast: Annotated[float, Gt(0)] = 32.0,
+        slow: Annotated[float, Gt(0)] = 1.0,
+        original: Annotated[int, Ge(1)] = 4096,
         gain: float | None = None,
     ) -> None:
         super().__init__(width, base, factor)
-        if not 0 < slow < fast:
-            raise ZooError(f"pos.scaling needs 0 < slow < fast, not slow={slow} and fast={fast}")
+        if slow >= fast:
+            raise ZooError(f"pos.scaling needs slow < fast, not slow={slow} and fast={fast}")
         self.gain = 0.1 * math.log(factor) + 1 if gain is None else gain
         first, last = (
             width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))

@@ -15,13 +15,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import annotated_types
+
 from zoo import registry
 from zoo.errors import ZooError
 
 ENTRY_POINTS = "zoo.components"
-SCOPE = vars(typing) | {
-    "Component": registry.Component
-}  # what the annotation of an option may name
+TYPES = ("Literal[", "Annotated[")  # to which a module may give a name
+# what the annotation of an option may name
+SCOPE = vars(typing) | vars(annotated_types) | {"Component": registry.Component}
 
 
 def discover(package: Path) -> None:
@@ -58,9 +60,9 @@ def _scan(module: str, text: str) -> None:
 
 
 def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Names that the module gives to a choice of words, as in `Backend = Literal["sdpa", "eager"]`."""
+    """Names that the module gives to a type, as in `Backend = Literal["sdpa", "eager"]`."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal["):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(TYPES):
             yield ast.unparse(node.targets[0]), ast.unparse(node.value)
 
 

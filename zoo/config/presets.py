@@ -114,7 +114,7 @@ def settle(path: str, node: Any) -> None:
                 f"{here} is given options, but nothing is chosen there: add {here}=NAME, one of {known}"
             )
         settle(here, value)
-        registry.resolve(group, value)
+        registry.resolve(group, value, here)
         if value.keys() == {"name"}:
             node[key] = value["name"]
 

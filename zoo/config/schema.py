@@ -1,18 +1,19 @@
-"""What every run is told beside its parts: typed, so that a wrong word, type or number is refused while composing."""
+"""Typed trainer, loader and logger options: a wrong choice, type or number is refused while composing."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge, Gt
 from hydra.core.config_store import ConfigStore
 
 from zoo.errors import ZooError, did_you_mean
-from zoo.registry import TOO_LARGE, choice_type, coerce
+from zoo.options import TOO_LARGE, choice_type, coerce
 
+Count = Annotated[int, Ge(1)]
 Precision: Any = choice_type("32-true", "bf16-mixed", "bf16-true", "16-mixed")
 Accelerator: Any = choice_type("auto", "cpu", "gpu")
 STRATEGIES = ("auto", "ddp", "fsdp")
@@ -22,46 +23,49 @@ TAG = 64  # characters, which is W&B's limit
 
 @dataclass
 class Loader:
-    batch_size: int = (
-        16  # sequences an optimiser step, over all processes and accumulated micro-batches
-    )
-    length: int = 256  # tokens a sequence
-    eval_length: int | None = (
-        None  # tokens a sequence in evaluation, to see beyond the length trained on; null: the same
-    )
+    """How the text becomes batches."""
+
+    # sequences per optimiser step, over all ranks and accumulated micro-batches
+    batch_size: Count = 16
+    length: Count = 256  # tokens per sequence
+    # tokens per sequence in evaluation, to see beyond the length trained on; null: the same
+    eval_length: Count | None = None
     isolate: bool = False  # hide packed documents from each other, and start positions anew in each
-    workers: int = 0  # processes that load; 0 is fastest for text that is in the cache
-    stream: bool = False  # read and tokenise the train text while it is learned, for one too large to be tokenised beforehand
-    shuffle: int = 1000  # blocks of a stream that are shuffled together; without stream, all are
+    # data workers; 0 is fastest for text that is in the cache
+    workers: Annotated[int, Ge(0)] = 0
+    # read and tokenise the train text during training, where it is too large to be tokenised before
+    stream: bool = False
+    shuffle: Count = 1000  # blocks of a stream that are shuffled together; without stream, all are
 
 
 @dataclass
 class Trainer:
-    max_steps: int = 300
-    eval_every: int = 100  # steps between evaluations on the whole validation text; there is always one at the end
-    checkpoint_every: int = 100  # steps between checkpoints/last.ckpt
-    log_every: int = 10  # steps between rows of metrics.csv
-    accumulate: int = 1  # micro-batches an optimiser step
-    clip: float | None = 1.0  # the gradient's largest norm; null: no clipping
-    spike: float | None = (
-        None  # skip a step whose loss is so many deviations above those before it; null: never
-    )
-    watch_every: int | None = (
-        None  # steps between rows of each block's gradient, weights and update; null: never
-    )
+    """How a run trains, and on which devices."""
+
+    max_steps: Count = 300
+    # steps between evaluations on the whole validation text; there is always one at the end
+    eval_every: Count = 100
+    checkpoint_every: Count = 100  # steps between checkpoints/last.ckpt
+    log_every: Count = 10  # steps between rows of metrics.csv
+    accumulate: Count = 1  # micro-batches per optimiser step
+    # the gradient's largest norm; null: no clipping
+    clip: Annotated[float, Gt(0)] | None = 1.0
+    # skip a step whose loss is this many standard deviations above those before it; null: never
+    spike: Annotated[float, Gt(0)] | None = None
+    # steps between rows of each block's gradient, weights and update; null: never
+    watch_every: Count | None = None
     accelerator: Accelerator = Accelerator.auto
-    devices: int = 1
-    nodes: int = 1
-    strategy: str = (
-        "auto"  # auto, ddp (each process has the whole model), fsdp (each has a part of it)
-    )
+    devices: Count = 1
+    nodes: Count = 1
+    # auto, ddp (each rank has the whole model), fsdp (each rank has a shard of it)
+    strategy: str = "auto"
     precision: Precision = Precision["32-true"]
     compile: bool = False  # torch.compile
-    gradient_checkpointing: bool = (
-        False  # recompute blocks in the backward pass: less memory, a third more time
-    )
-    keep_memory: bool = True  # freed buffers stay with the process, which saves page faults; garbage is looked for less often
-    threads: int | None = None  # CPU threads of each process; null: torch's choice
+    # recompute blocks in the backward pass: less memory, a third more time
+    gradient_checkpointing: bool = False
+    # keep freed buffers in the process, which saves page faults, and collect garbage less often
+    keep_memory: bool = True
+    threads: Count | None = None  # CPU threads of each rank; null: torch's choice
     progress: bool = True  # the progress bar, on a terminal
     sample: bool = True  # show generated text at the end
 
@@ -131,19 +135,6 @@ def check(config: Mapping[str, Any]) -> None:
         raise ZooError(
             f"changing must be a list of names, as in changing=[trainer.max_steps], not {changing!r}"
         )
-    for node, name in [
-        *(
-            ("trainer", name)
-            for name in ("max_steps", "eval_every", "checkpoint_every", "log_every", "accumulate")
-        ),
-        *(("trainer", name) for name in ("devices", "nodes", "threads", "watch_every")),
-        *(("loader", name) for name in ("batch_size", "length", "eval_length", "shuffle")),
-    ]:
-        value = config[node][name]
-        if value is not None and not 1 <= value < TOO_LARGE:
-            raise ZooError(
-                f"{node}.{name} must be at least 1 and at most {TOO_LARGE - 1:,}, not {value}"
-            )
     if type(config["seed"]) is not int or not 0 <= config["seed"] < 2**63:
         raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
     if trainer["strategy"] not in STRATEGIES:
@@ -161,8 +152,6 @@ def check(config: Mapping[str, Any]) -> None:
             f"trainer.watch_every={trainer['watch_every']} is more than the run's trainer.max_steps="
             f"{trainer['max_steps']}, so that nothing would be watched: give fewer steps"
         )
-    if loader["workers"] < 0:
-        raise ZooError(f"loader.workers must be 0 or more, not {loader['workers']}")
     if loader["stream"] and loader["workers"] > 1:
         raise ZooError(
             f"loader.stream=true reads a text in its order, which one process does: give loader.workers=1 or 0, not"
@@ -181,14 +170,6 @@ def check(config: Mapping[str, Any]) -> None:
             raise ZooError(
                 f"{name}={value} are more than a machine can start: at most {max(MOST, os.cpu_count() or 1)}"
             )
-    if trainer["clip"] is not None and not 0 < trainer["clip"] < math.inf:
-        raise ZooError(
-            f"trainer.clip must be above 0, or null for no clipping, not {trainer['clip']}"
-        )
-    if trainer["spike"] is not None and not 0 < trainer["spike"] < math.inf:
-        raise ZooError(
-            f"trainer.spike must be above 0, or null to skip no step, not {trainer['spike']}"
-        )
     if trainer["precision"] == "16-mixed" and trainer["accelerator"] == "cpu":
         raise ZooError(
             "trainer.precision=16-mixed needs a GPU, not trainer.accelerator=cpu: give trainer.precision=bf16-mixed"

@@ -7,11 +7,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le
 
 from zoo.cost import gpus as known_gpus
 from zoo.errors import ZooError, did_you_mean
-from zoo.registry import coerce
+from zoo.options import coerce, in_signs, limits
 
 SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 RESERVED = 0.08  # of a GPU's memory: CUDA's context, NCCL's buffers, fragments
@@ -53,25 +55,35 @@ def _word(default: Any, about: str) -> Any:
 class Plan:
     """What is asked: the words of `python -m zoo.cost plan`, beside those of a run."""
 
-    gpus: int = _word(8, "in all")
+    gpus: Annotated[int, Ge(1)] = _word(8, "in all")
     gpu: str = _word("h100", ", ".join(known_gpus.KNOWN))
     strategy: str = _word(
         "fsdp", "fsdp (weights, gradients, optimiser sharded) or ddp (a copy each)"
     )
-    tensor: int = _word(
+    tensor: Annotated[int, Ge(1)] = _word(
         1, "GPUs that share each matrix (tensor parallel, and sequence parallel within them)"
     )
-    node: int = _word(8, "GPUs of a node, that NVLink connects")
-    batch: float = _word(4e6, "tokens an optimiser step, as in 4M")
-    micro: int = _word(1, "sequences of a micro-batch on a GPU (or the `tensor` that share it)")
-    tokens: float | None = _word(None, "to train on, as in 15T; null: 20 a parameter")
-    mfu: float | None = _word(None, "of a whole step, where it was measured; null: estimated")
-    kernels: float | None = _word(
+    node: Annotated[int, Ge(1)] = _word(8, "GPUs of a node, that NVLink connects")
+    batch: Annotated[float, Ge(1)] = _word(4e6, "tokens an optimiser step, as in 4M")
+    micro: Annotated[int, Ge(1)] = _word(
+        1, "sequences of a micro-batch on a GPU (or the `tensor` that share it)"
+    )
+    tokens: Annotated[float, Ge(1)] | None = _word(
+        None, "to train on, as in 15T; null: 20 a parameter"
+    )
+    mfu: Annotated[float, Gt(0), Le(1)] | None = _word(
+        None, "of a whole step, where it was measured; null: estimated"
+    )
+    kernels: Annotated[float, Gt(0), Le(1)] | None = _word(
         None, "share of the peak that computing reaches; null: the gpu's usual"
     )
-    overlap: float = _word(0.8, "share of the computing that may hide data parallel traffic")
-    wire: float = _word(0.8, "share of a link's bandwidth that collectives reach")
-    network: float | None = _word(
+    overlap: Annotated[float, Ge(0), Le(1)] = _word(
+        0.8, "share of the computing that may hide data parallel traffic"
+    )
+    wire: Annotated[float, Gt(0), Le(1)] = _word(
+        0.8, "share of a link's bandwidth that collectives reach"
+    )
+    network: Annotated[float, Ge(1)] | None = _word(
         None, "bytes a second between nodes, a GPU; null: the gpu's usual"
     )
     precision: str = "bf16-mixed"  # these two are a run's words: trainer.precision, trainer.gradient_checkpointing
@@ -92,10 +104,12 @@ WORDS = [option.name for option in fields(Plan) if option.metadata]
 
 def explained() -> Iterator[str]:
     """A line for each word of a plan."""
+    bounds = limits(Plan)
     for option in fields(Plan):
         if option.metadata:
             default = {"None": "null", "4000000.0": "4M"}.get(str(option.default), option.default)
-            yield f"  {option.name}={default}".ljust(20) + option.metadata["about"]
+            about = option.metadata["about"] + in_signs(bounds.get(option.name, {}))
+            yield f"  {option.name}={default}".ljust(20) + about
 
 
 INSTEAD = {  # what a run is told by, of which a plan has words of its own
@@ -131,16 +145,6 @@ def check(plan: Plan) -> None:
         raise ZooError(
             f"strategy must be fsdp or ddp, not {plan.strategy!r}{did_you_mean(plan.strategy, ('fsdp', 'ddp'))}"
         )
-    for name in ("gpus", "tensor", "node", "batch", "micro", "tokens", "network"):
-        value = getattr(plan, name)
-        if value is not None and not 1 <= value < math.inf:
-            raise ZooError(f"{name} must be at least 1, not {value}")
-    for name in ("mfu", "kernels", "wire"):
-        value = getattr(plan, name)
-        if value is not None and not 0 < value <= 1:
-            raise ZooError(f"{name} is a share, above 0 and at most 1, not {value}")
-    if not 0 <= plan.overlap <= 1:
-        raise ZooError(f"overlap is a share from 0 to 1, not {plan.overlap}")
     if plan.gpus % plan.tensor:
         raise ZooError(f"gpus={plan.gpus} must be a multiple of tensor={plan.tensor}")
 

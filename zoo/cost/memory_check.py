@@ -50,7 +50,7 @@ def helps(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
         with contextlib.suppress(
             ZooError
         ):  # a batch that cannot be divided, a model that the optimiser is not for
-            schema.check(changed)
+            schema.check(changed | schema.typed(changed))
             found.append((f"{word}={str(value).lower()}", cost.training_memory(changed)))
     yield from sorted((pair for pair in found if pair[1] < 0.99 * now), key=lambda pair: pair[1])
 

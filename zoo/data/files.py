@@ -8,7 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Lt
 
 from zoo.data.readers import READERS, Reader
 from zoo.data.source import Source, shown, walk
@@ -37,8 +39,8 @@ class Text(Source):
         path: str,
         column: str = "text",
         sample_by: Literal["document", "paragraph", "line"] = "document",
-        val_fraction: float = 0.02,
-        test_fraction: float = 0.02,
+        val_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02,
+        test_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02,
     ) -> None:
         super().__init__(val_fraction=val_fraction, test_fraction=test_fraction)
         if not path:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Lt
 
 from zoo.errors import ZooError
 from zoo.registry import register
@@ -53,11 +56,16 @@ class Source:
     split empty (one big file), the last parts of the text are cut off at a line end instead.
     """
 
-    def __init__(self, *, val_fraction: float = 0.02, test_fraction: float = 0.02) -> None:
-        if min(val_fraction, test_fraction) < 0 or val_fraction + test_fraction >= 1:
+    def __init__(
+        self,
+        *,
+        val_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02,
+        test_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02,
+    ) -> None:
+        if val_fraction + test_fraction >= 1:
             raise ZooError(
                 f"data.val_fraction={val_fraction} and data.test_fraction={test_fraction} must be"
-                " 0 or more, and less than 1 together"
+                " less than 1 together"
             )
         self.fractions = {"val": val_fraction, "test": test_fraction}
         self.settings: dict[str, str] = {}  # further options that change the documents

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from zoo.data.byte_level import BYTES, EOT, byte_letters, byte_level, exported, parts, utf8
 from zoo.errors import ZooError
@@ -150,11 +151,12 @@ class BPE(Tokenizer):
     name = "bpe"
     eot = 0
 
-    def __init__(self, *, vocab: int = 4096, min_frequency: int = 2) -> None:
-        if not BYTES + 1 <= vocab <= 1 << 24:
-            raise ZooError(
-                f"tokenizer.vocab={vocab} must be {BYTES + 1} (bytes and end-of-text) to {1 << 24}"
-            )
+    def __init__(
+        self,
+        *,
+        vocab: Annotated[int, Ge(257), Le(2**24)] = 4096,
+        min_frequency: Annotated[int, Ge(0)] = 2,
+    ) -> None:
         self.vocab, self.min_frequency = vocab, min_frequency
         self.trained = False
 

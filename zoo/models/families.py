@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
 
 from zoo import errors, registry
@@ -41,13 +42,8 @@ class Model(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        for name, value in {"dim": dim, "layers": layers, "heads": heads, "length": length}.items():
-            if value < 1:
-                raise ZooError(f"arch.{name} must be at least 1, not {value}")
         if vocab is None:
             raise ZooError("arch.vocab is not known: give it, or choose a tokenizer")
-        if not 0 <= dropout < 1:
-            raise ZooError(f"arch.dropout must be from 0 to below 1, not {dropout}")
         self.layered = {group: parts[group] for group in LAYERED}
         self.embed = registry.build("embed", parts["embed"], vocab, dim)
         self.head = registry.build("head", parts["head"], dim, vocab)
@@ -90,12 +86,12 @@ class OneStack(Model):
         self,
         parts: Parts,
         *,
-        dim: int = 128,
-        layers: int = 4,
-        heads: int = 4,
-        length: int = 256,
-        vocab: int | None = None,
-        dropout: float = 0.0,
+        dim: Annotated[int, Ge(1)] = 128,
+        layers: Annotated[int, Ge(1), Le(10_000)] = 4,
+        heads: Annotated[int, Ge(1)] = 4,
+        length: Annotated[int, Ge(1)] = 256,
+        vocab: Annotated[int, Ge(1)] | None = None,
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         first: list[Any] = [],  # noqa: B006
         pattern: list[Any] = [],  # noqa: B006
         opening_norm: bool = False,
@@ -171,22 +167,20 @@ class EncoderDecoder(Model):
         self,
         parts: Parts,
         *,
-        dim: int = 128,
-        layers: int = 4,
-        heads: int = 4,
-        length: int = 256,
-        vocab: int | None = None,
-        dropout: float = 0.0,
+        dim: Annotated[int, Ge(1)] = 128,
+        layers: Annotated[int, Ge(1), Le(10_000)] = 4,
+        heads: Annotated[int, Ge(1)] = 4,
+        length: Annotated[int, Ge(1)] = 256,
+        vocab: Annotated[int, Ge(1)] | None = None,
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         first: list[Any] = [],  # noqa: B006
         pattern: list[Any] = [],  # noqa: B006
         opening_norm: bool = False,
-        decoder_layers: int | None = None,
+        decoder_layers: Annotated[int, Ge(1), Le(10_000)] | None = None,
         cross: Component = "mha",
     ) -> None:
         super().__init__(parts, dim, layers, heads, length, vocab, dropout)
         below = layers if decoder_layers is None else decoder_layers
-        if below < 1:
-            raise ZooError(f"arch.decoder_layers must be at least 1, not {below}")
         if cross is None:
             raise ZooError(
                 "arch=encoder_decoder needs arch.cross, by which its decoder reads: mha, gqa or mqa"

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -66,7 +67,7 @@ class FanIn(Policy):
 class Normal(Policy):
     """Normal, one std for every matrix, .02 unless given (BERT, Devlin 2018)."""
 
-    def __init__(self, *, std: float = 0.02) -> None:
+    def __init__(self, *, std: Annotated[float, Ge(0)] = 0.02) -> None:
         self.base = std
 
     def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
@@ -131,9 +132,9 @@ class MaximalUpdate(Policy):
     entries of one size (adamw, lion). All widths are to grow with arch.dim.
     """
 
-    def __init__(self, *, dim: int = 128, head_dim: int = 32) -> None:
-        if dim < 1 or head_dim < 1:
-            raise ZooError(f"init.dim={dim} and init.head_dim={head_dim} must be at least 1")
+    def __init__(
+        self, *, dim: Annotated[int, Ge(1)] = 128, head_dim: Annotated[int, Ge(1)] = 32
+    ) -> None:
         self.dim, self.head_dim = dim, head_dim
 
     def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:

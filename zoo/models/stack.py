@@ -20,7 +20,6 @@ from zoo.registry import Component, build
 
 Parts = Mapping[str, Component]  # which component of each group
 Changes = Mapping[str, Component]  # of some of them, in some layers
-MOST_LAYERS = 10_000  # ten times the deepest that was trained (Wang et al. 2022); to make many more would take hours
 
 
 def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
@@ -96,10 +95,6 @@ class Stack(nn.Module):
             raise ZooError(
                 f"arch.pattern has {len(pattern)} changes, and there are {layers - len(first)} layers for it:"
                 " raise arch.layers, or shorten it"
-            )
-        if layers > MOST_LAYERS:
-            raise ZooError(
-                f"{layers:,} layers are more than the {MOST_LAYERS:,} that can be made: lower arch.layers"
             )
         each = [overridden(parts, _changes(layer, first, pattern)) for layer in range(layers)]
         feeds = [build("ffn", chosen["ffn"], dim) for chosen in each]

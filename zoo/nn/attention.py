@@ -208,19 +208,11 @@ class MultiHead(Mixer):
         window: int | None = None,
     ) -> None:
         super().__init__()
-        if kv_heads < 1 or heads % kv_heads:
+        if heads % kv_heads:
             raise ZooError(
                 f"{heads} heads cannot share {kv_heads} KV heads: arch.heads must be a multiple of"
                 f" {self.word}.kv_heads"
             )
-        if not 0 <= dropout < 1:
-            raise ZooError(f"{self.word}.dropout must be from 0 to below 1, not {dropout}")
-        if scale is not None and scale <= 0:
-            raise ZooError(f"{self.word}.scale must be above 0, not {scale}")
-        if window is not None and window < 1:
-            raise ZooError(f"attn.window must be at least 1 (a token sees itself), not {window}")
-        if softcap is not None and softcap <= 0:
-            raise ZooError(f"attn.softcap must be above 0, not {softcap}")
         if softcap is not None and backend == "sdpa":
             raise ZooError(
                 "attn.backend=sdpa cannot cap its scores: with attn.softcap choose attn.backend=eager or flex"
@@ -278,8 +270,6 @@ def head_width(dim: int, heads: int, head_dim: int | None, option: str = "attn.h
         raise ZooError(
             f"arch.dim={dim} is not a multiple of arch.heads={heads}; change one, or give {option}"
         )
-    if head_dim is not None and head_dim < 1:
-        raise ZooError(f"{option} must be at least 1, not {head_dim}")
     return head_dim or dim // heads
 
 

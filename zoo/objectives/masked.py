@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from zoo.errors import ZooError
 from zoo.objectives.base import IGNORE, MASK_TOKEN, Objective, as_batch, row_generators
@@ -36,16 +37,13 @@ class MaskedLM(Objective):
         tokenizer: Tokenizer,
         length: int,
         *,
-        rate: float = 0.15,
-        mask_share: float = 0.8,
-        random_share: float = 0.1,
-        eval_rate: float | None = None,
+        rate: Annotated[float, Gt(0), Le(1)] = 0.15,
+        mask_share: Annotated[float, Ge(0), Le(1)] = 0.8,
+        random_share: Annotated[float, Ge(0), Le(1)] = 0.1,
+        eval_rate: Annotated[float, Gt(0), Le(1)] | None = None,
     ) -> None:
         super().__init__(tokenizer, length)
-        for name, value in (("rate", rate), ("eval_rate", eval_rate)):
-            if value is not None and not 0 < value <= 1:
-                raise ZooError(f"objective.{name} must be above 0 and at most 1, not {value}")
-        if min(mask_share, random_share) < 0 or mask_share + random_share > 1:
+        if mask_share + random_share > 1:
             raise ZooError(
                 f"objective.mask_share={mask_share} and objective.random_share={random_share} must"
                 " not be negative"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from annotated_types import Ge, Lt
 
 from zoo.errors import ZooError
 from zoo.objectives.base import IGNORE, MASK_TOKEN, EncoderDecoderObjective
@@ -29,10 +30,10 @@ class Seq2Seq(EncoderDecoderObjective):
     has_unigram_baseline = True
     labelled_fraction = 0.5
 
-    def __init__(self, tokenizer: Tokenizer, length: int, *, smoothing: float = 0.0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, length: int, *, smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
+    ) -> None:
         super().__init__(tokenizer, length)
-        if not 0 <= smoothing < 1:
-            raise ZooError(f"objective.smoothing must be from 0 to below 1, not {smoothing}")
         if length < 2:
             raise ZooError(
                 "objective=seq2seq halves its blocks: loader.length must be at least 2, not"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 
 from zoo.errors import ZooError
 from zoo.objectives.base import IGNORE, EncoderDecoderObjective, row_generators
@@ -27,14 +28,14 @@ class SpanCorruption(EncoderDecoderObjective):
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, length: int, *, density: float = 0.15, mean_span: float = 3.0
+        self,
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        density: Annotated[float, Gt(0), Lt(1)] = 0.15,
+        mean_span: Annotated[float, Ge(1)] = 3.0,
     ) -> None:
         super().__init__(tokenizer, length)
-        if not 0 < density < 1 or mean_span < 1:
-            raise ZooError(
-                f"objective.density={density} must be between 0 and 1,"
-                f" objective.mean_span={mean_span} at least 1"
-            )
         self.density, self.mean_span = density, mean_span
         self.loss_scope = (
             f"the hidden spans and their sentinels, {density:.3g} of the text"

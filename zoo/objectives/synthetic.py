@@ -7,9 +7,10 @@ over that part alone. The tasks are objectives that use only the number of block
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from zoo.errors import ZooError
 from zoo.objectives.base import IGNORE, Objective, row_generators
@@ -26,10 +27,10 @@ class SyntheticTask(Objective):
 
     def __init__(self, tokenizer: Tokenizer, length: int, symbols: int) -> None:
         super().__init__(tokenizer, length)
-        if not 2 <= symbols < tokenizer.vocab:
+        if symbols >= tokenizer.vocab:
             raise ZooError(
-                f"objective.symbols={symbols} must be from 2 to below the tokenizer's"
-                f" {tokenizer.vocab}"
+                f"objective.symbols={symbols} must be below the tokenizer's"
+                f" vocabulary of {tokenizer.vocab}"
             )
         if length < 8:
             raise ZooError(
@@ -68,7 +69,9 @@ class Induction(SyntheticTask):
     The segment is a quarter to half of the block, so that no fixed distance tells where to look.
     """
 
-    def __init__(self, tokenizer: Tokenizer, length: int, *, symbols: int = 64) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, length: int, *, symbols: Annotated[int, Ge(2)] = 64
+    ) -> None:
         super().__init__(tokenizer, length, symbols)
 
     def draw(self, generator: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +87,9 @@ class Copy(SyntheticTask):
     A fixed state must hold the whole string.
     """
 
-    def __init__(self, tokenizer: Tokenizer, length: int, *, symbols: int = 64) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, length: int, *, symbols: Annotated[int, Ge(2)] = 64
+    ) -> None:
         super().__init__(tokenizer, length, symbols)
 
     def draw(self, generator: np.random.Generator, length: int) -> tuple[np.ndarray, np.ndarray]:

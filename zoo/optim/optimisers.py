@@ -8,11 +8,11 @@ one that is made for a schedule names it as `schedule`, and as `progress` what i
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
+from annotated_types import Ge, Lt
 from schedulefree import AdamWScheduleFreeReference
 from torch import Tensor, nn
 
@@ -77,8 +77,6 @@ def joined(groups: list[Group], lr: float, weight_decay: float, *by: str) -> lis
 
     What decays, and then what has the full rate, comes first. lr·weight_decay of a matrix does not depend on its factor.
     """
-    if weight_decay < 0 or not 0 <= lr < math.inf:
-        raise ZooError(f"optim.lr={lr} and optim.weight_decay={weight_decay} must be 0 or more")
     found: dict[tuple[Any, ...], Group] = {}
     for group in groups:
         agreed = {word: group[word] for word in ("decays", "factor", *by)}
@@ -101,13 +99,6 @@ def refuse_factors(name: str, groups: list[Group]) -> None:
         )
 
 
-def refuse_shares(**betas: float) -> None:
-    """Of a running mean: how much of it is kept each step."""
-    for name, beta in betas.items():
-        if not 0 <= beta < 1:
-            raise ZooError(f"optim.{name} must be from 0 to below 1, not {beta}")
-
-
 @register("optim", "adamw")
 class AdamW(torch.optim.AdamW):
     """AdamW (Loshchilov & Hutter 2019), torch's fused kernel; weight decay on matrices only."""
@@ -116,11 +107,11 @@ class AdamW(torch.optim.AdamW):
         self,
         groups: list[Group],
         *,
-        lr: float = 2e-3,
-        weight_decay: float = 0.1,
-        beta1: float = 0.9,
-        beta2: float = 0.95,
-        eps: float = 1e-8,
+        lr: Annotated[float, Ge(0)] = 2e-3,
+        weight_decay: Annotated[float, Ge(0)] = 0.1,
+        beta1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta2: Annotated[float, Ge(0), Lt(1)] = 0.95,
+        eps: Annotated[float, Ge(0)] = 1e-8,
     ) -> None:
         super().__init__(
             joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps, fused=True
@@ -143,12 +134,11 @@ class Lion(torch.optim.Optimizer):
         self,
         groups: list[Group],
         *,
-        lr: float = 5e-4,
-        weight_decay: float = 0.5,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
+        lr: Annotated[float, Ge(0)] = 5e-4,
+        weight_decay: Annotated[float, Ge(0)] = 0.5,
+        beta1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta2: Annotated[float, Ge(0), Lt(1)] = 0.99,
     ) -> None:
-        refuse_shares(beta1=beta1, beta2=beta2)
         self.beta1, self.beta2 = beta1, beta2
         super().__init__(joined(groups, lr, weight_decay), {"lr": lr})
 
@@ -180,10 +170,10 @@ class Adafactor(torch.optim.Adafactor):
         self,
         groups: list[Group],
         *,
-        lr: float = 2e-2,
-        weight_decay: float = 0.0,
-        beta2_decay: float = 0.8,
-        clip: float = 1.0,
+        lr: Annotated[float, Ge(0)] = 2e-2,
+        weight_decay: Annotated[float, Ge(0)] = 0.0,
+        beta2_decay: Annotated[float, Ge(0)] = 0.8,
+        clip: Annotated[float, Ge(1)] = 1.0,
     ) -> None:
         refuse_factors("adafactor", groups)
         if any(
@@ -213,19 +203,15 @@ class Muon(torch.optim.Optimizer):
         self,
         groups: list[Group],
         *,
-        lr: float = 2e-3,
-        weight_decay: float = 0.1,
-        momentum: float = 0.95,
-        iterations: int = 5,
-        beta1: float = 0.9,
-        beta2: float = 0.95,
-        eps: float = 1e-8,
+        lr: Annotated[float, Ge(0)] = 2e-3,
+        weight_decay: Annotated[float, Ge(0)] = 0.1,
+        momentum: Annotated[float, Ge(0), Lt(1)] = 0.95,
+        iterations: Annotated[int, Ge(1)] = 5,
+        beta1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta2: Annotated[float, Ge(0), Lt(1)] = 0.95,
+        eps: Annotated[float, Ge(0)] = 1e-8,
     ) -> None:
         refuse_factors("muon", groups)
-        if not 0 <= momentum < 1 or iterations < 1:
-            raise ZooError(
-                f"optim.momentum={momentum} must be from 0 to below 1, and optim.iterations={iterations} at least 1"
-            )
         self.momentum, self.iterations = momentum, iterations
         others = [group for group in groups if not group["hidden"]]
         self.adamw = AdamW(
@@ -288,13 +274,12 @@ class ScheduleFree(AdamWScheduleFreeReference):
         self,
         groups: list[Group],
         *,
-        lr: float = 5e-3,
-        weight_decay: float = 0.1,
-        beta1: float = 0.9,
-        beta2: float = 0.95,
-        eps: float = 1e-8,
+        lr: Annotated[float, Ge(0)] = 5e-3,
+        weight_decay: Annotated[float, Ge(0)] = 0.1,
+        beta1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta2: Annotated[float, Ge(0), Lt(1)] = 0.95,
+        eps: Annotated[float, Ge(0)] = 1e-8,
     ) -> None:
-        refuse_shares(beta1=beta1, beta2=beta2)
         super().__init__(joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps)
         self.train()
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
-from zoo.errors import ZooError
+from annotated_types import Ge, Le
+
 from zoo.registry import register
 
 Schedule = Callable[[int], float]
 
 
 @register("schedule", "cosine")
-def cosine(steps: int, *, warmup: int = 40, final: float = 0.1) -> Schedule:
+def cosine(
+    steps: int, *, warmup: Annotated[int, Ge(0)] = 40, final: Annotated[float, Ge(0), Le(1)] = 0.1
+) -> Schedule:
     """Linear warm-up over `warmup` steps, then half a cosine down to `final` times the rate (Loshchilov & Hutter 2017)."""
     return _falling(
         steps, warmup, warmup, final, lambda progress: (1 + math.cos(math.pi * progress)) / 2
@@ -24,7 +27,9 @@ def cosine(steps: int, *, warmup: int = 40, final: float = 0.1) -> Schedule:
 
 
 @register("schedule", "linear")
-def linear(steps: int, *, warmup: int = 40, final: float = 0.0) -> Schedule:
+def linear(
+    steps: int, *, warmup: Annotated[int, Ge(0)] = 40, final: Annotated[float, Ge(0), Le(1)] = 0.0
+) -> Schedule:
     """Linear warm-up over `warmup` steps, then a straight line down to `final` times the rate (BERT, Devlin 2018)."""
     return _falling(steps, warmup, warmup, final, lambda progress: 1 - progress)
 
@@ -33,17 +38,15 @@ def linear(steps: int, *, warmup: int = 40, final: float = 0.0) -> Schedule:
 def wsd(
     steps: int,
     *,
-    warmup: int = 40,
-    decay: float = 0.2,
-    final: float = 0.0,
+    warmup: Annotated[int, Ge(0)] = 40,
+    decay: Annotated[float, Ge(0), Le(1)] = 0.2,
+    final: Annotated[float, Ge(0), Le(1)] = 0.0,
     shape: Literal["sqrt", "linear"] = "sqrt",
 ) -> Schedule:
     """Warm-up, stable, decay (MiniCPM, Hu 2024): over the last `decay` of the steps down to `final` times the rate.
 
     Down by 1 - √progress (Hägele 2024), or by a straight line. All before it is the same for any number of steps.
     """
-    if not 0 <= decay <= 1:
-        raise ZooError(f"schedule.decay must be a share of the steps, from 0 to 1, not {decay}")
     falls = {
         "sqrt": lambda progress: 1 - math.sqrt(progress),
         "linear": lambda progress: 1 - progress,
@@ -52,17 +55,15 @@ def wsd(
 
 
 @register("schedule", "inverse_sqrt")
-def inverse_sqrt(steps: int, *, warmup: int = 40) -> Schedule:
+def inverse_sqrt(steps: int, *, warmup: Annotated[int, Ge(0)] = 40) -> Schedule:
     """Linear warm-up over `warmup` steps, then as 1/√step (Vaswani 2017)."""
     warm = constant(steps, warmup=warmup)
     return lambda step: warm(step) if step <= warmup else math.sqrt((warmup + 1) / (step + 1))
 
 
 @register("schedule", "constant")
-def constant(steps: int, *, warmup: int = 40) -> Schedule:
+def constant(steps: int, *, warmup: Annotated[int, Ge(0)] = 40) -> Schedule:
     """Linear warm-up over `warmup` steps, then constant."""
-    if warmup < 0:
-        raise ZooError(f"schedule.warmup must be 0 or more steps, not {warmup}")
     return lambda step: min((step + 1) / (warmup + 1), 1.0)
 
 
@@ -70,8 +71,6 @@ def _falling(
     steps: int, warmup: int, start: int, final: float, shape: Callable[[float], float]
 ) -> Schedule:
     """Warm-up, then constant up to step `start`, then from 1 to `final` at `steps` by a shape of the progress from 0 to 1."""
-    if not 0 <= final <= 1:
-        raise ZooError(f"schedule.final must be from 0 to 1, not {final}")
     warm = constant(steps, warmup=warmup)
 
     def factor(step: int) -> float:
