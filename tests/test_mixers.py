@@ -442,7 +442,7 @@ def test_what_a_mixer_does_not_honour_is_refused_before_anything_runs() -> None:
             "objective=mlm",
         ): "attn=mean reads earlier tokens only.*arch=decoder",
         ("attn=means", "arch=encoder", "objective=mlm"): "attn=means reads padding",
-        ("attn=other",): r"attn=other must be a zoo\.mixer\.Mixer",
+        ("attn=other",): r"attn=other must be a zoo\.nn\.mixer\.Mixer",
     }.items():
         with pytest.raises(ZooError, match=wrong):
             refuse_meaningless(config.compose([*tiny, *words]))

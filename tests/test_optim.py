@@ -87,7 +87,7 @@ def test_the_memory_of_training_knows_the_optimiser() -> None:
 @each("optim")
 @pytest.mark.parametrize("wrong", [{"lr": -1.0}, {"weight_decay": -0.1}])
 def test_a_rate_that_none_can_have_is_refused(optim: Choice, wrong: dict[str, float]) -> None:
-    with pytest.raises(ZooError, match="must be 0 or more"):
+    with pytest.raises(ZooError, match="must be at least 0"):
         made(optim, make(), **wrong)
 
 

@@ -42,7 +42,7 @@ def test_a_warm_up_longer_than_the_run_only_rises(choice: dict[str, str]) -> Non
 
 @pytest.mark.parametrize("choice", choices("schedule"), ids=said)
 def test_what_no_schedule_can_have_is_refused(choice: dict[str, str]) -> None:
-    with pytest.raises(ZooError, match=r"schedule\.warmup must be 0 or more"):
+    with pytest.raises(ZooError, match=r"schedule\.warmup must be at least 0"):
         registry.build("schedule", choice | {"warmup": -1}, STEPS)
     for word in ("final", "decay"):
         if word in registry.entry("schedule", choice["name"]).defaults():

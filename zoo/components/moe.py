@@ -5,7 +5,6 @@ Nothing is dropped: the tokens are sorted by expert, and each expert runs once, 
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 import torch
@@ -17,10 +16,6 @@ from torch.nn import functional as F
 from zoo.context import Context
 from zoo.errors import ZooError
 from zoo.registry import Component, build, register
-
-MOST_EXPERTS = (
-    10_000  # each is a module; the most that were trained so are 2,048 (Fedus et al. 2021)
-)
 
 
 @register("ffn", "moe")
@@ -44,7 +39,7 @@ class MixtureOfExperts(nn.Module):
         self,
         dim: int,
         *,
-        experts: Annotated[int, Ge(2), Le(10_000)] = 8,
+        experts: Annotated[int, Ge(2), Le(10_000)] = 8,  # 2,048 were trained (Fedus 2021)
         top_k: Annotated[int, Ge(1)] = 2,
         expert: Component = "swiglu",
         shared: Component = None,
@@ -59,42 +54,11 @@ class MixtureOfExperts(nn.Module):
         bias_rate: Annotated[float, Ge(0)] = 0.001,
     ) -> None:
         super().__init__()
-        coefficients = {"balance_loss": balance_loss, "z_loss": z_loss, "bias_rate": bias_rate}
-        negative = [
-            f"ffn.{name}={value}"
-            for name, value in coefficients.items()
-            if not 0 <= value < math.inf
-        ]
-        refused = {
-            f"ffn.experts={experts} leaves no choice: give at least 2": experts < 2,
-            f"ffn.experts={experts:,} are more than the {MOST_EXPERTS:,} that can be made": experts
-            > MOST_EXPERTS,
-            f"ffn.top_k={top_k} must be from 1 to ffn.experts={experts}": not 1 <= top_k <= experts,
-            f"ffn.experts={experts} cannot be divided into ffn.groups={groups}": groups < 1
-            or bool(experts % max(groups, 1)),
-            f"ffn.top_groups={top_groups} must be from 1 to ffn.groups={groups}": not 1
-            <= top_groups
-            <= groups,
-            f"ffn.top_groups={top_groups} of ffn.groups={groups} have too few experts for ffn.top_k={top_k}": groups
-            > 0
-            and top_k > top_groups * experts // groups,
-            "a single gate that is renormalised is always 1: write ffn.renormalize=false for ffn.top_k=1": top_k
-            == 1
-            and renormalize,
-            f"ffn.gate_scale={gate_scale} must be above 0": not 0 < gate_scale < math.inf,
-            f"{', '.join(negative)} must be at least 0": bool(negative),
-            "ffn.expert must be a feed-forward, like swiglu": expert
-            in (None, "none", {"name": "none"}),
-        }
-        for told, wrong in refused.items():
-            if wrong:
-                raise ZooError(told)
-        self.top_k, self.gate, self.renormalize, self.gate_scale = (
-            top_k,
-            gate,
-            renormalize,
-            gate_scale,
-        )
+        _check(experts, top_k, groups, top_groups, renormalize)
+        if expert in (None, "none", {"name": "none"}):
+            raise ZooError("ffn.expert must be a feed-forward, like swiglu")
+        self.top_k, self.gate = top_k, gate
+        self.renormalize, self.gate_scale = renormalize, gate_scale
         self.groups, self.top_groups = groups, top_groups
         self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate
         self.router = nn.Linear(dim, experts, bias=False)
@@ -216,6 +180,26 @@ class MixtureOfExperts(nn.Module):
             )
         if self.balance is not None:
             context.trace.loads.append((self, counts.sum(0)))
+
+
+def _check(experts: int, top_k: int, groups: int, top_groups: int, renormalize: bool) -> None:
+    """Raise ZooError for numbers that do not fit each other."""
+    if top_k > experts:
+        raise ZooError(f"ffn.top_k={top_k} must be at most ffn.experts={experts}")
+    if experts % groups:
+        raise ZooError(f"ffn.experts={experts} cannot be divided into ffn.groups={groups}")
+    if top_groups > groups:
+        raise ZooError(f"ffn.top_groups={top_groups} must be at most ffn.groups={groups}")
+    if top_k > top_groups * experts // groups:
+        raise ZooError(
+            f"ffn.top_groups={top_groups} of ffn.groups={groups} have too few experts for"
+            f" ffn.top_k={top_k}"
+        )
+    if top_k == 1 and renormalize:
+        raise ZooError(
+            "a single gate that is renormalised is always 1: write ffn.renormalize=false for"
+            " ffn.top_k=1"
+        )
 
 
 def _shares(scores: Tensor) -> Tensor:
