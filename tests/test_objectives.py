@@ -330,7 +330,10 @@ def test_an_objective_that_a_model_cannot_serve_is_refused_by_name(words: str, s
     [
         ({"name": "mlm", "rate": 0.0}, "objective.rate"),
         ({"name": "mlm", "mask_share": 0.9, "random_share": 0.2}, "objective.mask_share=0.9"),
-        ({"name": "span", "density": 1.0}, "objective.density must be above 0 and below 1, not 1.0"),
+        (
+            {"name": "span", "density": 1.0},
+            "objective.density must be above 0 and below 1, not 1.0",
+        ),
         ({"name": "span", "mean_span": 0.5}, "objective.mean_span must be at least 1, not 0.5"),
         (
             {"name": "span", "density": 0.9},

@@ -248,14 +248,20 @@ def write(path, content):
             {"path": "a.txt", "val_fraction": 0.6, "test_fraction": 0.4},
             r"less than 1 together",
         ),
-        ({"a.txt": b"ab"}, {"path": "a.txt", "val_fraction": -0.1}, r"0 or more"),
+        (
+            {"a.txt": b"ab"},
+            {"path": "a.txt", "val_fraction": -0.1},
+            "data.val_fraction must be at least 0",
+        ),
     ],
 )
 def test_mistakes_are_named(tmp_path, files, options, message):
     for name, content in files.items():
         write(tmp_path / name, content)
     with pytest.raises(ZooError, match=message):
-        Text(**{**options, "path": str(tmp_path / options["path"])}).splits()
+        registry.build(
+            "data", {"name": "text", **options, "path": str(tmp_path / options["path"])}
+        ).splits()
 
 
 def test_a_link_to_nowhere_and_a_pipe_are_counted(folder):

@@ -46,8 +46,7 @@ class MaskedLM(Objective):
         if mask_share + random_share > 1:
             raise ZooError(
                 f"objective.mask_share={mask_share} and objective.random_share={random_share} must"
-                " not be negative"
-                " and add up to at most 1"
+                " add up to at most 1"
             )
         self.mask_share, self.random_share = mask_share, random_share
         self.rate = self.labelled_fraction = rate
