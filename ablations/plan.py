@@ -36,7 +36,7 @@ SHORT = 100  # steps of a run that is tried out as soon by itself
 JUDGED = "judged"  # W&B's tag of the runs that count, beside those that tune
 SPARE = (
     "tokens",
-    "FLOPs a token",
+    "FLOPs per token",
     "active",
     "parameters",
 )  # of the plan's columns, what goes first where there is no room
@@ -289,7 +289,7 @@ def show(plan: Plan, console: Console, notes: Sequence[str] = ()) -> None:
     for column in ("arm", "what differs", "matched"):
         table.add_column(column, overflow="fold")
     experts = any(cost["active"] != cost["parameters"] for cost in costs)
-    for column in ("parameters", *(("active",) if experts else ()), "FLOPs a token", "tokens"):
+    for column in ("parameters", *(("active",) if experts else ()), "FLOPs per token", "tokens"):
         table.add_column(column, justify="right", no_wrap=True)
     for arm, cost in zip(plan.arms, costs, strict=True):
         numbers = [

@@ -214,8 +214,8 @@ def test_a_reports_first_screen_is_whole(
         for arm, verdict in zip(ARMS[1:], VERDICTS[1:], strict=True)
     )
     monkeypatch.setattr(tables, "console", lambda *_: where)
-    monkeypatch.setattr(writing, "_sentences", lambda *_: [])
-    writing._print(
+    monkeypatch.setattr(writing, "sentences", lambda *_: [])
+    writing.print_arms(
         Results(Path("a/folder"), runs), SimpleNamespace(effects=effects, cap=None), ["a remark"]
     )  # type: ignore[arg-type]
     (text,) = shown(where)

@@ -45,12 +45,15 @@ class Picture:
     svg: str
 
 
+Part = str | Table | Picture  # a string is a sentence or more of plain text
+
+
 @dataclass(frozen=True)
 class Section:
     """Sentences, tables and pictures, as a page and a text both show them."""
 
     title: str
-    parts: Sequence[str | Table | Picture]
+    parts: Sequence[Part]
 
 
 def page(title: str, parts: Iterable[str]) -> str:
@@ -80,13 +83,11 @@ def heading(title: str, question: str) -> str:
 def conclusions(sentences: Sequence[tuple[str, str]]) -> str:
     """(verdict, sentence) of each arm; of many, those that say nothing yet are folded away."""
     if len(sentences) > UNFOLDED:
-        first = [told for told in sentences if told[0] in ("better", "worse", "equivalent")][
-            :UNFOLDED
-        ]
-        rest = [told for told in sentences if told not in first]
-        return conclusions(first) + hidden(
-            f"{'The other' if first else 'All'} {len(rest)} arms", _list(rest)
-        )
+        decided = [pair for pair in sentences if pair[0] in ("better", "worse", "equivalent")]
+        first = decided[:UNFOLDED]
+        rest = [pair for pair in sentences if pair not in first]
+        title = f"{'The other' if first else 'All'} {len(rest)} arms"
+        return conclusions(first) + hidden(title, _list(rest))
     return _list(sentences)
 
 
@@ -97,11 +98,11 @@ def _list(sentences: Sequence[tuple[str, str]]) -> str:
     return f'<ul class="conclusions">{items}</ul>'
 
 
-def section(told: Section) -> str:
-    return f"<h2>{escape(told.title)}</h2>" + "".join(map(_element, told.parts))
+def section(section: Section) -> str:
+    return f"<h2>{escape(section.title)}</h2>" + "".join(map(_element, section.parts))
 
 
-def _element(part: str | Table | Picture) -> str:
+def _element(part: Part) -> str:
     if isinstance(part, str):
         return f'<p class="about">{escape(part)}</p>'
     return part.svg if isinstance(part, Picture) else table(part)

@@ -78,7 +78,7 @@ def test_a_plan_writes_nothing(
         "ffn.hidden",
         "specification",
         "baseline",
-        "FLOPs a token",
+        "FLOPs per token",
         "validated on",
         "too few to speak for others (fewer than 30)",
     ):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ablations.report import wording, writing
+from ablations.report import csv_files, wording
 from ablations.results import Results, Run
 
 FINDINGS = Path(__file__).parents[2] / "ablations" / "findings"
@@ -63,7 +63,11 @@ def rows(lines: Iterable[str]) -> dict[str, dict[str, str]]:
 def test_a_finding_follows_from_its_runs(name: str) -> None:
     found = recorded(FINDINGS / name)
     now = rows(
-        io.StringIO(writing._csv(writing.COMPARISON, writing._arms(found, wording.compare(found))))
+        io.StringIO(
+            csv_files.csv_text(
+                csv_files.COMPARISON, csv_files.comparison_rows(found, wording.compare(found))
+            )
+        )
     )
     then = rows((FINDINGS / name / "comparison.csv").read_text(encoding="utf-8").splitlines())
     assert now.keys() == then.keys()

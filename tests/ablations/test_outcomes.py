@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ablations import outcomes, progress, report, results, scheduler
 from ablations.outcomes import MARK, Outcome
-from ablations.report import figures, sections, tuning, wording
+from ablations.report import figures, sections, wording
 from ablations.report.html import Section, Table
 from ablations.stats import effects
 from tests.helpers.studies import SEEDS, UNIGRAM, planned, study
@@ -423,7 +423,7 @@ def test_a_trial_that_diverged_counts_as_the_worst_where_no_other_value_is_known
         for arm, means in (("base", [100.0, 200.0]), ("a", [None, 400.0]))
     }
     found = results.Results(folder, results.load(study(tmp_path / "t", {"a": 0.1})).runs, content)
-    section = tuning.tuning(found)
+    section = sections.tuning(found)
     assert section is not None
     drawn = json.loads(section.parts[-1].svg)  # type: ignore[union-attr]
     assert drawn == {"base": [150.0, 175.0], "a": [250.0, 325.0]}, (

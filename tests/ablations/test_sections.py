@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from ablations import design, report
-from ablations.report import figures, sections, tuning, wording
+from ablations.report import figures, sections, wording
 from ablations.report.html import Picture, Section, Table
+from ablations.report.sections.factorial import furthest_pairs
 from ablations.stats import effects
 from tests.helpers.studies import SEEDS, UNIGRAM, judged, run, study
 
@@ -119,7 +120,7 @@ def test_the_interaction_that_is_largest_is_drawn_first(tmp_path: Path) -> None:
         crossed(tmp_path / "s", 3, rows, lambda a, b, c: 0.2 * a + 0.4 * b * c, design="factorial")
     )
     values = found.table.values
-    one, two, means = sections._pairs(values, wording.levels(found))[0]
+    one, two, means = furthest_pairs(values, wording.levels(found))[0]
     assert (one, two) == ("b", "c")
     assert means["1", "1"] - means["0", "0"] == pytest.approx(0.4, abs=0.02)
 
@@ -131,7 +132,7 @@ def test_a_fraction_says_of_what_it_is_one(tmp_path: Path) -> None:
         )
     )
     section = sections.factorial(found, compared)
-    assert "resolution IV: each main effect is one with interactions of 3 factors" in prose(section)
+    assert "resolution IV: each main effect is aliased with interactions of 3 factors" in prose(section)
     effects = table(section)
     assert number(effects["a=1"]["estimate"]) == pytest.approx(0.1, abs=0.02)
     assert any(" = " in name for name in effects)
@@ -376,7 +377,7 @@ def test_tuning_shows_what_was_chosen_and_flags_edges(tmp_path: Path) -> None:
     }
     (folder / "study.json").write_text(json.dumps(content))
     found, _ = judged(folder)
-    section = tuning.tuning(found)
+    section = sections.tuning(found)
     rows = table(section)
     assert (rows["base"]["at the edge"], rows["a"]["at the edge"]) == ("–", "optim.lr"), (
         "a grid of one value has no edge"

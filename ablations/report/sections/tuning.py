@@ -1,4 +1,4 @@
-"""What the tuning of a study says: which point each arm was given, and the best to be expected of so many trials."""
+"""What tuning chose for each arm, and the best to be expected of so many trials."""
 
 from __future__ import annotations
 
