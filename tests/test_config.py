@@ -443,3 +443,25 @@ def test_an_option_that_a_choice_inside_a_component_has_not_is_refused(
 ) -> None:
     with pytest.raises(ZooError, match=told):
         config.compose(words.split())
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_what_is_declared_anew_is_composed_anew() -> None:
+    for eps in (1.0, 2.0):
+        registry._entries["norm"].pop("mine", None)
+
+        @registry.register("norm", "mine")
+        def mine(dim: int, *, eps: float = eps) -> None:
+            """A norm of these tests."""
+
+        assert config.compose(["norm=mine"])["norm"]["eps"] == eps
+
+
+def test_a_configuration_that_is_changed_changes_no_other() -> None:
+    first = config.compose(["attn=gqa"])
+    first["attn"]["kv_heads"] = "changed"
+    first["trainer"].clear()
+    second = config.compose(["attn=gqa", "arch.dim=64"])
+    assert config.compose(["attn=gqa"]) != first
+    assert second["attn"]["kv_heads"] != "changed"
+    assert config.compose(["attn=gqa"])["arch"]["dim"] != 64

@@ -59,9 +59,8 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 @contextlib.contextmanager
 def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
-    """What `compose` does, for many: the words that choose files and components are composed once for all that share them."""
+    """What `compose` does, for many."""
     discover()
-    structures: dict[tuple[str, ...], DictConfig] = {}
 
     def one(overrides: Sequence[str]) -> Config:
         _check_words(overrides, one)
@@ -76,11 +75,9 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
             and not word.is_delete()
         ]
         lines = [str(word.input_line) for word in values]
-        choosing = tuple(word for word in overrides if word not in lines)
+        choosing = [word for word in overrides if word not in lines]
         try:
-            if choosing not in structures:
-                structures[choosing] = _structure(list(choosing))
-            composed = copy.deepcopy(structures[choosing])
+            composed = _structure(choosing)
             for word in values:
                 _apply(word, composed)
             return finished(composed, overrides)
@@ -110,8 +107,15 @@ def _structure(words: list[str]) -> DictConfig:
     """What `hydra.compose` gives; where no word is about Hydra, without Hydra's own part, which takes half the time."""
     if any("hydra" in word for word in words):
         return hydra_compose("config", words)
+    known = [entry for group in registry.groups() for entry in registry.entries(group).values()]
+    return copy.deepcopy(_composed(tuple(words), tuple(known)))
+
+
+@functools.lru_cache(256)
+def _composed(words: tuple[str, ...], known: tuple[registry.Entry, ...]) -> DictConfig:
+    """Compose the words that choose files and components once for all that share them, as long as the same are known."""
     loader: Any = GlobalHydra.instance().config_loader()
-    parsed, repository = loader._parse_overrides_and_create_caching_repo("config", words)
+    parsed, repository = loader._parse_overrides_and_create_caching_repo("config", list(words))
     told = create_defaults_list(
         repo=repository,
         config_name="config",
