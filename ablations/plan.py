@@ -371,7 +371,7 @@ def _splits(data: Config) -> tuple[int, int] | None:
         source = registry.build("data", data)
         large = sum(path.stat().st_size for _, path in source.files(Counter())) > LARGEST_READ
         splits = None if large else source.splits()
-        _read[key] = splits and (sum(1 for _ in splits.rows["val"]), splits.bytes["val"])
+        _read[key] = splits and (sum(1 for _ in splits.documents["val"]), splits.bytes["val"])
     return _read[key]
 
 

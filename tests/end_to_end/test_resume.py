@@ -125,7 +125,7 @@ def test_what_changes_when_a_run_goes_on_is_named_or_refused(
         train("run", "trainer.max_steps=12", "resume=auto")
     for change in (("loader.length=16",), ("loader.stream=true",)):
         with pytest.raises(
-            ZooError, match=r"cannot resume: the data then were .* changing=\[data\]"
+            ZooError, match=r"cannot resume: the data were .* changing=\[data\]"
         ):
             train(
                 "run",
@@ -220,7 +220,7 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(train: Train) -> None
             "optim=muon",
             "changing=[trainer,optim]",
         ),
-        r"cannot resume: the data then were": ("loader.length=16", "changing=[trainer,loader]"),
+        r"cannot resume: the data were": ("loader.length=16", "changing=[trainer,loader]"),
         r"is of step 8, beyond trainer.max_steps=6": ("trainer.max_steps=6", "changing=[trainer]"),
     }
     for told, words in other.items():
