@@ -305,7 +305,7 @@ def test_bfloat16_weights_stay_bfloat16() -> None:
     [
         (["model=llama3_8b", "norm=dyt"], "norm=dyt"),
         (["model=llama3_8b", "attn.window=5", "ffn.multiple_of=3", "head.softcap=3.0"], "softcap"),
-        (["model=gpt2", "pos=alibi"], "GPT2LMHeadModel, is pos=alibi"),
+        (["model=gpt2", "pos=alibi"], "GPT2LMHeadModel, lacks pos=alibi"),
         (["model=bert_base", "residual=pre"], "residual=pre"),
         (["model=llama3_8b", "attn.sinks=true"], "sinks"),
     ],

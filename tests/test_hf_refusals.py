@@ -44,9 +44,7 @@ def refusal(model: Any) -> str | None:
 
 def named(told: str) -> dict[str, set[str]]:
     """The classes that a refusal offers as the closest, the first first, and the groups that it names for each."""
-    offered = re.findall(
-        r"of (?:the closest, )?(\w+)(?:, is|,) ([^;]*)", told.partition("in the way ")[2]
-    )
+    offered = re.findall(r"(?:the closest, |; )(\w+),? lacks ([^;]*)", told)
     assert offered, told
     return {
         name: {
@@ -89,19 +87,19 @@ def test_every_refused_part_is_named_alone(family: str, group: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("gpt2 block=parallel", "closest, GPT2LMHeadModel, is block=parallel$"),
+        ("gpt2 block=parallel", "closest, GPT2LMHeadModel, lacks block=parallel$"),
         (
             "llama3_8b ffn=gelu attn.sinks=true",
-            "closest, LlamaForCausalLM, is ffn=gelu, attn.sinks=True$",
+            "closest, LlamaForCausalLM, lacks ffn=gelu, attn.sinks=True$",
         ),
-        ("llama3_8b attn.sinks=true", "closest, LlamaForCausalLM, is attn.sinks=True$"),
-        ("gpt2 attn=gqa", "closest, GPT2LMHeadModel, is attn.kv_heads=2$"),
-        ("roberta_base head.norm.eps=0.1", "closest, RobertaForMaskedLM, is head.norm.eps=0.1$"),
+        ("llama3_8b attn.sinks=true", "closest, LlamaForCausalLM, lacks attn.sinks=True$"),
+        ("gpt2 attn=gqa", "closest, GPT2LMHeadModel, lacks attn.kv_heads=2$"),
+        ("roberta_base head.norm.eps=0.1", "closest, RobertaForMaskedLM, lacks head.norm.eps=0.1$"),
         (
             "bart_base arch.cross.kv_heads=1 arch.cross=gqa",
-            "closest, BartForConditionalGeneration, is arch.cross",
+            "closest, BartForConditionalGeneration, lacks arch.cross",
         ),
-        ("gpt2 arch.pattern=[{norm:rms},{}]", "closest, GPT2LMHeadModel, is arch.pattern$"),
+        ("gpt2 arch.pattern=[{norm:rms},{}]", "closest, GPT2LMHeadModel, lacks arch.pattern$"),
     ],
 )
 def test_options_that_stand_in_the_way_are_named(words: str, told: str) -> None:

@@ -1,7 +1,8 @@
-"""Weights in and out of transformers: the same logits, or a refusal that says what has no counterpart.
+"""Converts models to and from transformers: the same logits, or a refusal that names the
+difference.
 
 >>> model = zoo.hf.from_hf("path/or/name")  # or a transformers model
->>> theirs = zoo.hf.to_hf(model)
+>>> hf_model = zoo.hf.to_hf(model)
 """
 
 from zoo.hf.checkpoint import export

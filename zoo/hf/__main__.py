@@ -1,6 +1,7 @@
-"""The command line `python -m zoo.hf ckpt=PATH out=FOLDER`: a trained run as a folder that transformers loads.
+"""The command `python -m zoo.hf ckpt=PATH out=FOLDER`: exports a run for transformers.
 
-With out=FILE.safetensors, its weights alone, in one file and in the zoo's names, whatever the model is made of.
+With out=FILE.safetensors, it exports the weights alone, in one file and by the zoo's names,
+whatever the model is made of.
 """
 
 from __future__ import annotations
@@ -12,30 +13,30 @@ from zoo.checkpoints import weights
 from zoo.errors import ZooError, cli_errors, did_you_mean
 from zoo.utils import extras
 
-WORDS = ("ckpt", "out")
+OPTIONS = ("ckpt", "out")
 
 
 @cli_errors()
 def main() -> None:
-    given = dict(word.partition("=")[::2] for word in sys.argv[1:])
-    if not given or {"-h", "--help"} & set(given):
+    options = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
+    if not options or {"-h", "--help"} & set(options):
         print(f"usage: python -m zoo.hf ckpt=PATH out=FOLDER\n\n{__doc__}")
         return
-    for word in given:
-        if word not in WORDS:
+    for name in options:
+        if name not in OPTIONS:
             raise ZooError(
-                f"unknown word {word!r}: write ckpt=PATH out=FOLDER{did_you_mean(word, WORDS)}"
+                f"unknown option {name!r}: write ckpt=PATH out=FOLDER{did_you_mean(name, OPTIONS)}"
             )
-    if not all(map(given.get, WORDS)):
+    if not all(map(options.get, OPTIONS)):
         raise ZooError(
-            "what, and where to? give ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER"
+            "give both ckpt=PATH (a run's folder or a .ckpt file) and out=FOLDER (to be written)"
         )
-    out = Path(given["out"])
+    out = Path(options["out"])
     if out.suffix == ".safetensors":
         extras.need("safetensors", f"out={out}")
         from safetensors.torch import save_file
 
-        save_file(weights.load_model(given["ckpt"])[0].state_dict(), out)
+        save_file(weights.load_model(options["ckpt"])[0].state_dict(), out)
         print(f"{out} has the weights: safetensors.torch.load_file reads them")
         return
     extras.need("transformers", "zoo.hf")
@@ -43,11 +44,12 @@ def main() -> None:
 
     from zoo import hf
 
-    transformers.logging.set_verbosity_error()  # its remarks on token ids, which are the tokenizer's own
+    transformers.logging.set_verbosity_error()  # its remarks on token ids, which are as intended
     transformers.logging.disable_progress_bar()
-    hf.export(given["ckpt"], out)
+    hf.export(options["ckpt"], out)
     print(
-        f"{out} has config.json, model.safetensors and the tokenizer: AutoModel.from_pretrained loads them"
+        f"{out} has config.json, model.safetensors and the tokenizer:"
+        " AutoModel.from_pretrained loads them"
     )
 
 

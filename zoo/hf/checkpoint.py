@@ -17,15 +17,15 @@ from zoo.objectives import MASK_TOKEN, START_TOKEN
 from zoo.utils import extras
 
 PAD = "<|pad|>"
-NEVER = -1e4  # a logit for what is never said, finite in 16 bits, too
+NEVER = -1e4  # a logit for what is never predicted, finite in float16, too
 
 
 def export(checkpoint: Any, folder: Path) -> None:
-    """Write a run's model and tokenizer as transformers saves them (safetensors), so that its pipelines do what the zoo does.
+    """Write a run's model and tokenizer as transformers saves them (safetensors).
 
-    Documents start with end-of-text, which pads, too, as in the run; what the objective needs beside the text's tokens (mask,
-    start, sentinels) has the ids that it was trained with. Raises ZooError for a folder that holds something, and what to_hf
-    raises.
+    Its pipelines then do what the zoo does: documents start with end-of-text, which pads, too, as
+    in the run; the objective's own tokens (mask, start, sentinels) have the ids that they were
+    trained with. Raises ZooError for a folder that is not empty, and what to_hf raises.
     """
     extras.need("transformers", "zoo.hf")
     import transformers
@@ -36,48 +36,48 @@ def export(checkpoint: Any, folder: Path) -> None:
     objective = registry.build(
         "objective", config["objective"], tokenizer, config["loader"]["length"]
     )
-    named, pad, theirs = objective.special_tokens, EOT, to_hf(model)
-    if (
-        theirs.config.pad_token_id is not None
-    ):  # it knows padding by its id, and counts positions from there
-        named, pad = {**named, PAD: tokenizer.vocab + objective.extra}, PAD
-        theirs = to_hf(_with_padding(model, named[PAD]))
+    special_tokens, pad, hf_model = objective.special_tokens, EOT, to_hf(model)
+    # A class with a padding token finds padding by its id, and counts positions from there.
+    if hf_model.config.pad_token_id is not None:
+        pad_id = tokenizer.vocab + objective.extra
+        special_tokens, pad = {**special_tokens, PAD: pad_id}, PAD
+        hf_model = to_hf(_with_padding(model, pad_id))
     roles = {"bos_token": EOT, "eos_token": EOT, "pad_token": pad}
     if model.family == "encoder":
         roles |= {"cls_token": EOT, "sep_token": EOT, "mask_token": MASK_TOKEN}
-    known = {EOT: tokenizer.eot, **named}
+    known = {EOT: tokenizer.eot, **special_tokens}
     ids = {f"{role}_id": known[token] for role, token in roles.items() if token in known}
-    if START_TOKEN in named:
-        ids["decoder_start_token_id"] = named[START_TOKEN]
-    theirs.config.update(ids)
-    if theirs.can_generate():
-        theirs.generation_config.update(**ids)
-    written = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.to_library(named),
+    if START_TOKEN in special_tokens:
+        ids["decoder_start_token_id"] = special_tokens[START_TOKEN]
+    hf_model.config.update(ids)
+    if hf_model.can_generate():
+        hf_model.generation_config.update(**ids)
+    hf_tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.to_library(special_tokens),
         model_max_length=model.limit or config["arch"]["length"],
         padding_side="left" if model.family == "decoder" else "right",
         clean_up_tokenization_spaces=False,
-        extra_special_tokens=[token for token in named if token not in roles.values()],
+        extra_special_tokens=[token for token in special_tokens if token not in roles.values()],
         **roles,
     )
-    theirs.save_pretrained(folder)
-    written.save_pretrained(folder)
+    hf_model.save_pretrained(folder)
+    hf_tokenizer.save_pretrained(folder)
 
 
 @torch.no_grad()
 def _with_padding(model: Any, pad: int) -> Any:
-    """The same model with a token that no text has, and with its positions behind as many rows that nobody reads."""
+    """The model with a padding token that no text has, and its positions moved behind the id."""
     config = copy.deepcopy(model.config)
-    config["arch"]["vocab"], config["pos"]["offset"] = (
-        max(config["arch"]["vocab"], pad + 1),
-        pad + 1,
-    )
-    wider = models.build(config, device="meta").to_empty(device="cpu").eval()
-    weights = wider.state_dict()
-    for name, rows in model.state_dict().items():
-        behind = name.startswith("stack.positions.")
-        place = slice(-model.limit, None) if behind else slice(None, len(rows))
-        weights[name].zero_()[place] = rows[-model.limit :] if behind else rows
+    config["arch"]["vocab"] = max(config["arch"]["vocab"], pad + 1)
+    config["pos"]["offset"] = pad + 1
+    padded = models.build(config, device="meta").to_empty(device="cpu").eval()
+    padded_weights = padded.state_dict()
+    for name, weight in model.state_dict().items():
+        target = padded_weights[name].zero_()
+        if name.startswith("stack.positions."):
+            target[-model.limit :] = weight[-model.limit :]
+        else:
+            target[: len(weight)] = weight
     if model.config["arch"]["vocab"] <= pad:
-        wider.head.bias[pad] = NEVER
-    return wider
+        padded.head.bias[pad] = NEVER
+    return padded

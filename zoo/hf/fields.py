@@ -1,6 +1,7 @@
-"""What one number cannot say between a configuration of transformers and the zoo's: rotary scaling, windows, ties.
+"""Converts options that are more than one attribute in transformers: RoPE scaling, windows, ties.
 
-A field reads from a transformers model the zoo's words that it decides, and writes back what transformers needs.
+A field reads from a transformers model the zoo's options that it decides, and writes back the
+attributes that transformers needs.
 """
 
 from __future__ import annotations
@@ -13,25 +14,41 @@ from typing import Any
 from zoo.errors import ZooError
 from zoo.registry import resolve
 
-Words = dict[str, Any]  # dotted words of the zoo, or attributes of a transformers configuration
+Options = dict[str, Any]  # dotted options of the zoo
+Attributes = dict[str, Any]  # of a transformers configuration
 
 
-def _nothing(words: Words, model: Any) -> Words:
+def _nothing(options: Options, model: Any) -> Attributes:
     return {}
 
 
 @dataclass(frozen=True)
 class Field:
-    read: Callable[[Any, Words], Words]  # from the transformers model and the words read so far
-    write: Callable[[Words, Any], Words] = _nothing  # from the zoo's words and model
+    """Reads options from a transformers model and earlier options; writes attributes back."""
+
+    read: Callable[[Any, Options], Options]
+    write: Callable[[Options, Any], Attributes] = _nothing
 
 
-def same(word: str, other: str) -> Field:
-    """Two of the zoo's words that are one for transformers."""
-    return Field(lambda model, known: {word: known[other]})
+def same(option: str, other: str) -> Field:
+    """Two of the zoo's options that are one for transformers."""
+    return Field(lambda hf_model, known: {option: known[other]})
 
 
-def _scaling(rope: Mapping[str, Any]) -> Any:
+# The options of the zoo's scalings, and transformers' names for them in rope_parameters.
+ROPE_PARAMETERS = {
+    "factor": "factor",
+    "original": "original_max_position_embeddings",
+    "low": "low_freq_factor",
+    "high": "high_freq_factor",
+    "fast": "beta_fast",
+    "slow": "beta_slow",
+    "gain": "attention_factor",
+}
+
+
+def _scaling(rope: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The zoo's pos.scaling of transformers' rope_parameters."""
     kind, factor = rope.get("rope_type", "default"), rope.get("factor")
     original = rope.get("original_max_position_embeddings")
     if kind == "default":
@@ -47,49 +64,50 @@ def _scaling(rope: Mapping[str, Any]) -> Any:
             "high": rope["high_freq_factor"],
         }
     if kind == "yarn" and factor and rope.get("truncate", True):
-        gain, above, below = (
-            rope.get(key) for key in ("attention_factor", "mscale", "mscale_all_dim")
-        )
-        if gain is None:
-            above, below = (above, below) if above and below else (1.0, 0.0)
-            gain = (0.1 * above * math.log(factor) + 1) / (0.1 * below * math.log(factor) + 1)
         return {
             "name": "yarn",
             "factor": factor,
             "original": original,
             "fast": rope.get("beta_fast") or 32.0,
             "slow": rope.get("beta_slow") or 1.0,
-            "gain": gain,
+            "gain": _yarn_gain(rope, factor),
         }
     raise ZooError(f"the zoo has no counterpart of rotary positions with {dict(rope)}")
 
 
-def _parameters(words: Words) -> dict[str, Any]:
-    """pos=rope as transformers' rope_parameters."""
-    chosen = words["pos.scaling"]
-    scaling = resolve("scaling", chosen) if chosen else {"name": "default"}
-    rope: dict[str, Any] = {"rope_theta": words["pos.base"], "rope_type": scaling["name"]}
-    if words["pos.fraction"] != 1:
-        raise ZooError("pos.fraction (transformers' classes turn the whole head)")
+def _yarn_gain(rope: Mapping[str, Any], factor: float) -> float:
+    """What YaRN multiplies q and k by, as transformers derives it where it is not given."""
+    gain: float | None = rope.get("attention_factor")
+    if gain is not None:
+        return gain
+    numerator, denominator = rope.get("mscale"), rope.get("mscale_all_dim")
+    if not (numerator and denominator):
+        numerator, denominator = 1.0, 0.0
+    growth = 0.1 * math.log(factor)
+    return (growth * numerator + 1) / (growth * denominator + 1)
+
+
+def _rope_parameters(options: Options) -> Attributes:
+    """The zoo's pos=rope as transformers' rope_parameters."""
+    choice = options["pos.scaling"]
+    scaling = resolve("scaling", choice) if choice else {"name": "default"}
+    if options["pos.fraction"] != 1:
+        raise ZooError("pos.fraction (transformers' classes rotate the whole head)")
     if scaling["name"] not in ("default", "linear", "llama3", "yarn"):
         raise ZooError(f"pos.scaling={scaling['name']}")
-    names = {
-        "factor": "factor",
-        "original": "original_max_position_embeddings",
-        "low": "low_freq_factor",
-        "high": "high_freq_factor",
-        "fast": "beta_fast",
-        "slow": "beta_slow",
-        "gain": "attention_factor",
-    }
-    return rope | {names[key]: value for key, value in scaling.items() if key != "name"}
+    rope: dict[str, Any] = {"rope_theta": options["pos.base"], "rope_type": scaling["name"]}
+    for key, value in scaling.items():
+        if key != "name":
+            rope[ROPE_PARAMETERS[key]] = value
+    return rope
 
 
-def _read_rope(model: Any, known: Words) -> Words:
-    rope = model.config.rope_parameters
+def _read_rope(hf_model: Any, known: Options) -> Options:
+    rope = hf_model.config.rope_parameters
     if rope.get("partial_rotary_factor", 1.0) != 1:
         raise ZooError(
-            "rotary positions of a part of the head are not read: transformers' classes here turn the whole"
+            "rotary positions of a part of the head are not read: these classes rotate the whole"
+            " head"
         )
     return {
         "pos.base": float(rope["rope_theta"]),
@@ -99,23 +117,21 @@ def _read_rope(model: Any, known: Words) -> Words:
 
 
 def _windows(model: Any) -> tuple[list[str], int | None]:
-    """Each layer's kind in transformers' words, and the window of the local ones."""
-    found = [
-        next(module.window for module in block.modules() if hasattr(module, "window"))
-        for block in model.stack.blocks
-    ]
-    sizes = {window for window in found if window is not None}
+    """Each layer's kind as transformers calls it, and the window of the local ones."""
+    windows = []
+    for block in model.stack.blocks:
+        windows.append(next(part.window for part in block.modules() if hasattr(part, "window")))
+    sizes = {window for window in windows if window is not None}
     if len(sizes) > 1:
         raise ZooError(
-            f"attn.window (transformers knows one a model, and this one has {sorted(sizes)})"
+            f"attn.window (transformers has one per model, and this one has {sorted(sizes)})"
         )
-    return ["full_attention" if window is None else "sliding_attention" for window in found], next(
-        iter(sizes), None
-    )
+    kinds = ["full_attention" if window is None else "sliding_attention" for window in windows]
+    return kinds, next(iter(sizes), None)
 
 
-def _read_windows(model: Any, known: Words) -> Words:
-    kinds, size = model.config.layer_types, model.config.sliding_window
+def _read_windows(hf_model: Any, known: Options) -> Options:
+    kinds, size = hf_model.config.layer_types, hf_model.config.sliding_window
     return {
         "arch.pattern": [
             {"attn": {"window": size}} if kind == "sliding_attention" else {} for kind in kinds
@@ -125,14 +141,16 @@ def _read_windows(model: Any, known: Words) -> Words:
     }
 
 
-def _write_windows(words: Words, model: Any) -> Words:
+def _write_windows(options: Options, model: Any) -> Attributes:
     kinds, size = _windows(model)
     return {"layer_types": kinds, "sliding_window": size, "use_sliding_window": size is not None}
 
 
-def _read_local_rope(model: Any, known: Words) -> Words:
-    config = model.config
-    near, far = (config.rope_parameters[kind] for kind in ("sliding_attention", "full_attention"))
+def _read_local_rope(hf_model: Any, known: Options) -> Options:
+    """ModernBERT's: local layers have a window and another RoPE base."""
+    config = hf_model.config
+    near = config.rope_parameters["sliding_attention"]
+    far = config.rope_parameters["full_attention"]
     if _scaling(near) or _scaling(far):
         raise ZooError("scaled rotary positions in ModernBERT have no counterpart here")
     local = {
@@ -147,125 +165,125 @@ def _read_local_rope(model: Any, known: Words) -> Words:
     }
 
 
-def _write_local_rope(words: Words, model: Any) -> Words:
+def _write_local_rope(options: Options, model: Any) -> Attributes:
     kinds, size = _windows(model)
-    bases = {
-        kind: model.stack.positions[which].base
-        for kind, which in zip(kinds, model.stack.position_of, strict=True)
-    }
-    rope = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
-    return {"layer_types": kinds, "rope_parameters": rope} | (
-        {"local_attention": 2 * (size - 1)} if size else {}
-    )
+    rope = {}
+    for kind, which in zip(kinds, model.stack.position_of, strict=True):
+        rope[kind] = {"rope_type": "default", "rope_theta": model.stack.positions[which].base}
+    attributes = {"layer_types": kinds, "rope_parameters": rope}
+    return attributes | ({"local_attention": 2 * (size - 1)} if size else {})
 
 
-def _tied_and_scaled(model: Any, known: Words) -> Words:
+def _read_tied_scaled(hf_model: Any, known: Options) -> Options:
     return {
-        "head.tied": model.lm_head.weight is model.shared.weight,
-        "head.scaled": bool(model.config.scale_decoder_outputs),
+        "head.tied": hf_model.lm_head.weight is hf_model.shared.weight,
+        "head.scaled": bool(hf_model.config.scale_decoder_outputs),
     }
 
 
-def _write_scaled(words: Words, model: Any) -> Words:
-    return {
-        "tie_word_embeddings": words["head.scaled"]
-    }  # by which transformers' T5 means that it scales
+def _write_tied_scaled(options: Options, model: Any) -> Attributes:
+    # By tie_word_embeddings, transformers' T5 means that it scales the decoder's outputs.
+    return {"tie_word_embeddings": options["head.scaled"]}
 
 
-def _query_scalar(words: Words, model: Any) -> Words:
-    scalar = words["attn.scale"] ** -2
-    return {
-        "query_pre_attn_scalar": round(scalar) if math.isclose(scalar, round(scalar)) else scalar
-    }
+def _write_query_scalar(options: Options, model: Any) -> Attributes:
+    scalar = options["attn.scale"] ** -2
+    exact = round(scalar) if math.isclose(scalar, round(scalar)) else scalar
+    return {"query_pre_attn_scalar": exact}
 
 
-def _read_latent(model: Any, known: Words) -> Words:
-    """DeepSeek's: YaRN also stretches the scores; the first layers are dense; the shared experts are one wider one."""
-    config, rope = model.config, model.config.rope_parameters
-    wider = 0.1 * (rope.get("mscale_all_dim") or 0) * math.log(rope.get("factor") or 1) + 1
+def _read_latent(hf_model: Any, known: Options) -> Options:
+    """DeepSeek's: YaRN also scales the scores; first layers are dense; shared experts are one."""
+    config, rope = hf_model.config, hf_model.config.rope_parameters
+    scale = (known["attn.nope_dim"] + known["attn.rope_dim"]) ** -0.5
+    growth = 0.1 * (rope.get("mscale_all_dim") or 0) * math.log(rope.get("factor") or 1) + 1
     dense = {"ffn": {"name": "swiglu", "hidden": config.intermediate_size}}
-    shared = config.n_shared_experts and {
-        "name": "swiglu",
-        "hidden": config.n_shared_experts * config.moe_intermediate_size,
-    }
+    shared = None
+    if config.n_shared_experts:
+        hidden = config.n_shared_experts * config.moe_intermediate_size
+        shared = {"name": "swiglu", "hidden": hidden}
     return {
-        "attn.scale": (known["attn.nope_dim"] + known["attn.rope_dim"]) ** -0.5 * wider**2,
+        "attn.scale": scale * growth**2,
         "pos.pairing": "interleaved" if getattr(config, "rope_interleave", True) else "half",
         "arch.first": [dense] * config.first_k_dense_replace,
-        "ffn.shared": shared or None,
+        "ffn.shared": shared,
     }
 
 
-def _write_latent(words: Words, model: Any) -> Words:
-    rope, blocks = _parameters(words), list(model.stack.blocks)
-    wider = (
-        math.sqrt(words["attn.scale"] * math.sqrt(words["attn.nope_dim"] + words["attn.rope_dim"]))
-        - 1
-    )
-    if abs(wider) > 1e-9:
-        rope["mscale"] = rope["mscale_all_dim"] = wider / (0.1 * math.log(rope["factor"]))
+def _write_latent(options: Options, model: Any) -> Attributes:
+    rope, blocks = _rope_parameters(options), list(model.stack.blocks)
+    root = math.sqrt(options["attn.nope_dim"] + options["attn.rope_dim"])
+    growth = math.sqrt(options["attn.scale"] * root) - 1
+    if abs(growth) > 1e-9:
+        rope["mscale"] = rope["mscale_all_dim"] = growth / (0.1 * math.log(rope["factor"]))
     dense = [block for block in blocks if not hasattr(block.ffn.sublayer, "experts")]
-    width, shared = words["ffn.expert.hidden"], blocks[-1].ffn.sublayer.shared
+    hidden, shared = options["ffn.expert.hidden"], blocks[-1].ffn.sublayer.shared
     return {
         "rope_parameters": rope,
         "first_k_dense_replace": len(dense),
-        "intermediate_size": dense[0].ffn.sublayer.out.in_features if dense else width,
-        "n_shared_experts": shared.out.in_features // width if shared else None,
-        "rope_interleave": words["pos.pairing"] == "interleaved",
+        "intermediate_size": dense[0].ffn.sublayer.out.in_features if dense else hidden,
+        "n_shared_experts": shared.out.in_features // hidden if shared else None,
+        "rope_interleave": options["pos.pairing"] == "interleaved",
     }
 
 
-def _read_groups(model: Any, known: Words) -> Words:
-    limited = model.config.topk_method == "group_limited_greedy"
+def _read_groups(hf_model: Any, known: Options) -> Options:
+    limited = hf_model.config.topk_method == "group_limited_greedy"
     return {
-        "ffn.groups": model.config.n_group if limited else 1,
-        "ffn.top_groups": model.config.topk_group if limited else 1,
+        "ffn.groups": hf_model.config.n_group if limited else 1,
+        "ffn.top_groups": hf_model.config.topk_group if limited else 1,
     }
 
 
-def _write_groups(words: Words, model: Any) -> Words:
+def _write_groups(options: Options, model: Any) -> Attributes:
     return {
-        "topk_method": "group_limited_greedy" if words["ffn.groups"] > 1 else "greedy",
-        "n_group": words["ffn.groups"],
-        "topk_group": words["ffn.top_groups"],
+        "topk_method": "group_limited_greedy" if options["ffn.groups"] > 1 else "greedy",
+        "n_group": options["ffn.groups"],
+        "topk_group": options["ffn.top_groups"],
     }
 
 
-ROPE = Field(_read_rope, lambda words, model: {"rope_parameters": _parameters(words)})
+def _read_padded_positions(hf_model: Any, known: Options) -> Options:
+    """RoBERTa's: positions count from behind the id of padding."""
+    offset = hf_model.config.pad_token_id + 1
+    length = hf_model.config.max_position_embeddings - offset
+    return {"pos.offset": offset, "arch.length": length}
+
+
+def _write_padded_positions(options: Options, model: Any) -> Attributes:
+    return {
+        "pad_token_id": options["pos.offset"] - 1,
+        "max_position_embeddings": options["arch.length"] + options["pos.offset"],
+    }
+
+
+def _read_both_stacks(hf_model: Any, known: Options) -> Options:
+    config = hf_model.config
+    for name in ("attention_heads", "ffn_dim"):
+        if getattr(config, f"encoder_{name}") != getattr(config, f"decoder_{name}"):
+            raise ZooError(
+                "the zoo's stacks have the same width and heads, and here"
+                f" encoder_{name} and decoder_{name} differ"
+            )
+    return {}
+
+
+def _write_both_stacks(options: Options, model: Any) -> Attributes:
+    return {
+        "decoder_attention_heads": options["arch.heads"],
+        "decoder_ffn_dim": options["ffn.hidden"],
+    }
+
+
+ROPE = Field(_read_rope, lambda options, model: {"rope_parameters": _rope_parameters(options)})
 LATENT = Field(_read_latent, _write_latent)
 GROUPS = Field(_read_groups, _write_groups)
 WINDOWS = Field(_read_windows, _write_windows)
 LOCAL_ROPE = Field(_read_local_rope, _write_local_rope)
 QUERY_SCALAR = Field(
-    lambda model, known: {"attn.scale": model.config.query_pre_attn_scalar**-0.5}, _query_scalar
+    lambda hf_model, known: {"attn.scale": hf_model.config.query_pre_attn_scalar**-0.5},
+    _write_query_scalar,
 )
-TIED_SCALED = Field(_tied_and_scaled, _write_scaled)
-PADDED_POSITIONS = Field(
-    lambda model, known: {
-        "pos.offset": model.config.pad_token_id + 1,
-        "arch.length": model.config.max_position_embeddings - model.config.pad_token_id - 1,
-    },
-    lambda words, model: {
-        "pad_token_id": words["pos.offset"] - 1,
-        "max_position_embeddings": words["arch.length"] + words["pos.offset"],
-    },
-)
-
-
-def _decoder_like_encoder(model: Any, known: Words) -> Words:
-    config = model.config
-    for name in ("attention_heads", "ffn_dim"):
-        if getattr(config, f"encoder_{name}") != getattr(config, f"decoder_{name}"):
-            raise ZooError(
-                f"the zoo's stacks have the same width and heads, and here encoder_{name} and decoder_{name} differ"
-            )
-    return {}
-
-
-BOTH_STACKS = Field(
-    _decoder_like_encoder,
-    lambda words, model: {
-        "decoder_attention_heads": words["arch.heads"],
-        "decoder_ffn_dim": words["ffn.hidden"],
-    },
-)
+TIED_SCALED = Field(_read_tied_scaled, _write_tied_scaled)
+PADDED_POSITIONS = Field(_read_padded_positions, _write_padded_positions)
+BOTH_STACKS = Field(_read_both_stacks, _write_both_stacks)
