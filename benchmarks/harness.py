@@ -84,7 +84,7 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
         os.environ["FORCE_COLOR"] = "1"  # so that the bar is drawn
         _silent()
         runner.sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
-        module = lightning_module.lm_module(composed, model, build("tokenizer", "byte"))
+        module = lightning_module.LMModule(composed, model, build("tokenizer", "byte"))
         with tempfile.TemporaryDirectory() as folder:
             watch = Watch(composed["trainer"]["log_every"], ENDLESS)
             last = SignalCheckpoint(Path(folder, "last.ckpt"), ENDLESS)

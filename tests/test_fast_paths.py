@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from tests.helpers.components import close, loss_of, made, tokens
 from zoo import generation
 from zoo.components import norm
+from zoo.generation import decoding
 from zoo.nn import attention
 
 
@@ -62,23 +63,23 @@ def test_attention_with_a_bias_that_is_learned(rows: int, blind: bool) -> None:
     assert torch.autograd.gradcheck(fast, (q, k, v, bias))
 
 
-def test_turned_weights_write_the_same_and_are_as_before_after_it(
+def test_column_major_weights_generate_the_same_and_are_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, seen = made(("ffn", {"name": "swiglu"})), list[bool]()
     model.stack.register_forward_hook(lambda *_: seen.append(model.embed.weight.is_contiguous()))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    monkeypatch.setattr(generation, "MANY", 6)
+    monkeypatch.setattr(decoding, "MANY", 6)
     plain = generation.generate(model, tokens(), 5, temperature=0)
-    turned = generation.generate(model, tokens(), 6, temperature=0)
+    by_columns = generation.generate(model, tokens(), 6, temperature=0)
     assert seen == [True] * 5 + [False] * 6
-    assert torch.equal(turned[:, :5], plain)
+    assert torch.equal(by_columns[:, :5], plain)
     assert all(
         torch.equal(weight, before[name]) and weight.is_contiguous()
         for name, weight in model.state_dict().items()
     )
     loss_of(model).backward()
     assert all(weight.grad is not None for weight in model.parameters())
-    with pytest.raises(RuntimeError, match="stopped"), generation.turned(model):
+    with pytest.raises(RuntimeError, match="stopped"), decoding.column_major(model):
         raise RuntimeError("stopped")
     assert model.embed.weight.is_contiguous()

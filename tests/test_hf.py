@@ -370,7 +370,7 @@ def test_a_trained_run_is_exported_with_its_tokenizer(
     checkpoint = {
         "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
     }
-    module.GPT.on_save_checkpoint(module.GPT(ours.config, ours, words), checkpoint)
+    module.LMModule(ours.config, ours, words).on_save_checkpoint(checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")
     monkeypatch.setattr(
         "sys.argv", ["zoo.hf", f"ckpt={tmp_path / 'last.ckpt'}", f"out={tmp_path / 'out'}"]

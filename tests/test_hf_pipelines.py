@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from zoo import config, generation, models
+from zoo.generation import prompting
 from zoo.hf.__main__ import main
 from zoo.registry import build
 from zoo.training import module
@@ -45,9 +46,7 @@ PROMPTS = [
 NEW = 10
 
 
-def exported(
-    folder: Path, model: str, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> module.LMModule:
+def exported(folder: Path, model: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """A run of this model as its end leaves it, with weights that tell apart what they are given, exported by the command."""
     made = config.compose([f"model={model}", "size=tiny", "arch.dim=32", "arch.length=64", *words])
     tokenizer = build("tokenizer", made["tokenizer"])
@@ -59,17 +58,16 @@ def exported(
                 0.2 * torch.randn(parameter.shape, generator=draw)
                 + (parameter.ndim == 1) * parameter
             )
-    learner = module.lm_module(made, ours, tokenizer)
     checkpoint = {
         "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
     }
-    learner.on_save_checkpoint(checkpoint)
+    module.LMModule(made, ours, tokenizer).on_save_checkpoint(checkpoint)
     torch.save(checkpoint, folder / "last.ckpt")
     monkeypatch.setattr(
         "sys.argv", ["zoo.hf", f"ckpt={folder / 'last.ckpt'}", f"out={folder / 'out'}"]
     )
     main()
-    return learner
+    return prompting.prompter(made, ours, tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_what_is_shown_and_validated_is_the_cross_entropy() -> None:
         *(module.objective(module.model, batch(slice(0, 4), step)) for step in range(3)),
         strict=True,
     )
-    close(module.shown, torch.stack([sum(nats, torch.zeros(())), sum(number, torch.zeros(()))]))
+    close(module.row_sums, torch.stack([sum(nats, torch.zeros(())), sum(number, torch.zeros(()))]))
     given, trace = batch(slice(0, 4), 0), Trace()
     logits = module.model(given["tokens"]).flatten(0, 1)
     close(nats[0], F.cross_entropy(logits, given["labels"].flatten(), reduction="sum"))

@@ -20,8 +20,8 @@ from zoo.data.dataset import Blocks
 from zoo.data.tokenizers import Byte
 from zoo.data.tokens import Tokens
 from zoo.errors import ZooError
+from zoo.generation import prompting
 from zoo.objectives import IGNORE
-from zoo.training import module
 
 VOCAB, EOT = Byte.vocab, Byte.eot
 each_objective = pytest.mark.parametrize("name", list(registry.entries("objective")))
@@ -282,9 +282,8 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
     assert model.given["trace"] is trace
     made(model, batch)
     assert "trace" not in model.given
-    assert module.FAMILIES[made.serves] is type(
-        module.lm_module(composed, models.build(composed), Byte())
-    )
+    prompter = prompting.prompter(composed, models.build(composed), Byte())
+    assert prompting.FAMILIES[made.serves] is type(prompter)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_the_evaluation_harness_gives_the_zoos_log_likelihoods(tmp_path: Path) -
     checkpoint = {
         "state_dict": {f"model.{name}": tensor for name, tensor in ours.state_dict().items()}
     }
-    module.GPT(
+    module.LMModule(
         config.compose(["model=gpt2", "size=tiny", "arch.layers=2"]), ours, words
     ).on_save_checkpoint(checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")

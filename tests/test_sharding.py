@@ -143,7 +143,7 @@ def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: i
     ]
     composed = config.compose(words) | {"optim": {"name": "plain", "lr": 0.5}}
     model = models.build(composed, seed=0, device="meta" if strategy == "fsdp" else "cpu")
-    module = lightning_module.lm_module(
+    module = lightning_module.LMModule(
         composed, model, registry.build("tokenizer", composed["tokenizer"])
     )
     micro = ROWS // (world * accumulate)
@@ -190,7 +190,7 @@ def resumed(folder: Path) -> list[Found]:
     mine = slice(distributed.get_rank(), ROWS, 2)
 
     def look(trainer: Any, module: Any) -> None:
-        shown, optimizer = module.shown.clone(), trainer.optimizers[0]
+        shown, optimizer = module.row_sums.clone(), trainer.optimizers[0]
         distributed.all_reduce(shown)
         state = [
             whole(value)
@@ -210,7 +210,7 @@ def resumed(folder: Path) -> list[Found]:
     for first in (True, False):
         composed = config.compose([*TINY, f"loader.batch_size={ROWS}"])
         model = models.build(composed, seed=0, device="meta")
-        module = lightning_module.lm_module(
+        module = lightning_module.LMModule(
             composed, model, registry.build("tokenizer", composed["tokenizer"])
         )
         hooks: dict[str, Any] = {"on_train_batch_end": save} if first else {"on_train_start": look}
@@ -259,7 +259,7 @@ def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
         nats = torch.full((4,), torch.nan if rank and number == 2 else 1.0)
         module.objective.evaluate = lambda model, batch, nats=nats: (nats, right, labels)
         module.validation_step({}, number)
-    module.shown[0] = torch.inf if rank else 1.0
+    module.row_sums[0] = torch.inf if rank else 1.0
     if rank:
         with torch.no_grad():
             fsdp.local(model.stack.blocks[1].ffn.norm.weight)[0] = torch.nan

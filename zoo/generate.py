@@ -40,14 +40,14 @@ def main() -> None:
     request = parse(words)
     with doing("loading the model", stream=sys.stderr):
         from zoo.checkpoints import weights
-        from zoo.training import module
+        from zoo.generation import prompting
         from zoo.utils import allocator
 
         allocator.keep_freed()
         model, tokenizer, config = weights.load_model(request.ckpt)
     how = {name: value for name, value in vars(request).items() if name not in ("ckpt", "prompt")}
     with doing("generating", stream=sys.stderr):
-        answer = module.lm_module(config, model, tokenizer).answer(request.prompt, **how)
+        answer = prompting.prompter(config, model, tokenizer).answer(request.prompt, **how)
     print(answer)
 
 

@@ -164,8 +164,8 @@ def test_a_training_loss_that_is_not_finite_in_one_micro_batch_ends_the_run(
     def overflowing(self: Any, batch: Any, index: int) -> Tensor:
         loss = step(self, batch, index)
         if self.trainer.global_step == 2 and not index % 2:
-            self.window[0] += torch.inf
-            self.shown[0] += torch.inf
+            self.step_sums[0] += torch.inf
+            self.row_sums[0] += torch.inf
         return loss
 
     monkeypatch.setattr(lightning_module.LMModule, "training_step", overflowing)

@@ -14,7 +14,8 @@ from rich.console import Console
 from tests.helpers.runs import equal, losses, summary, weights, when
 from zoo.checkpoints import weights as checkpoint_weights
 from zoo.errors import ZooError
-from zoo.training import module, result_screen
+from zoo.generation import prompting
+from zoo.training import result_screen
 
 Train = Callable[..., dict[str, Any]]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -22,9 +23,9 @@ FAMILIES = [["model=bert"], ["model=t5"], ["model=t5", "objective=seq2seq"]]
 each_family = pytest.mark.parametrize("model", FAMILIES, ids="-".join)
 
 
-def learner(folder: str) -> Any:
+def prompter(folder: str) -> Any:
     model, tokenizer, config = checkpoint_weights.load_model(folder)
-    return module.lm_module(config, model, tokenizer)
+    return prompting.prompter(config, model, tokenizer)
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, ["model=bert", "loader.isolate=true"]], ids="-".join)
@@ -91,7 +92,7 @@ def test_two_processes_see_what_one_sees_and_the_checkpoint_is_used(
 
 def test_masks_are_filled_with_shares_of_one(train: Train) -> None:
     train("run", "model=bert")
-    bert = learner("run")
+    bert = prompter("run")
     (first, second) = bert.fill_mask("3 ti[MASK]es [MASK]", top=257)
     for mask in (first, second):
         assert sum(share for _, share in mask) == pytest.approx(1)
@@ -108,7 +109,7 @@ def test_masks_are_filled_with_shares_of_one(train: Train) -> None:
 
 def test_gaps_are_filled_and_texts_gone_on_with(train: Train) -> None:
     train("span", "model=t5")
-    t5 = learner("span")
+    t5 = prompter("span")
     filled = [
         t5.generate("3 [MASK] 4 is [MASK].", tokens=12, temperature=1.0, seed=seed)
         for seed in (0, 0, 1)
@@ -119,7 +120,7 @@ def test_gaps_are_filled_and_texts_gone_on_with(train: Train) -> None:
     with pytest.raises(ZooError, match="sentinels for 2 gaps, not for 3"):
         t5.generate("[MASK] [MASK] [MASK]")
     train("pairs", "model=t5", "objective=seq2seq", "pos=learned")
-    pairs = learner("pairs")
+    pairs = prompter("pairs")
     assert pairs.generate("3 times", tokens=9).startswith("3 times")
     with pytest.raises(ZooError, match="ask for at most 31"):
         pairs.generate("3 times", tokens=32)

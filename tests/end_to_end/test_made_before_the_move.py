@@ -21,7 +21,8 @@ from ablations import study as studies
 from tests.helpers.runs import summary
 from zoo import config as configuration
 from zoo.checkpoints import weights
-from zoo.training import callbacks, module, runner
+from zoo.generation import prompting
+from zoo.training import callbacks, runner
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "made_before_the_move"
 WORDING = {"note", "budget"}  # columns of comparison.csv that are sentences
@@ -63,7 +64,7 @@ def test_checkpoint_gives_its_logits_and_its_text(expected: dict[str, Any]) -> N
         logits = model(torch.tensor(expected["tokens"]))[:, -1].flatten().tolist()
     assert_equal(logits, [value for row in expected["logits"] for value in row], expected)
     if expected["machine"] == machine():  # else a draw on the edge falls to the other side
-        used = module.lm_module(config, model, tokenizer)
+        used = prompting.prompter(config, model, tokenizer)
         assert used.answer("3 times ", tokens=20, seed=1) == expected["answer"]
 
 

@@ -22,8 +22,8 @@ from zoo.checkpoints import weights as checkpoint_weights
 from zoo.cost import gpus
 from zoo.data import cache
 from zoo.errors import ZooError
+from zoo.generation import prompting
 from zoo.training import console
-from zoo.training import module as lightning_module
 from zoo.training.divergence import Diverged
 
 
@@ -306,11 +306,11 @@ def test_a_trained_model_is_loaded_and_generates(train: Train) -> None:
         if name.startswith("model.")
     }
     assert equal(model.state_dict(), expected)
-    module = lightning_module.GPT(config.compose(), model, tokenizer)
-    one, other = (module.generate("3 times", tokens=20, seed=seed) for seed in (0, 1))
-    assert module.generate("3 times", tokens=20, seed=0) == one != other
+    prompter = prompting.TextGenerator(config.compose(), model, tokenizer)
+    one, other = (prompter.generate("3 times", tokens=20, seed=seed) for seed in (0, 1))
+    assert prompter.generate("3 times", tokens=20, seed=0) == one != other
     with pytest.raises(ZooError, match=r"ask for at most 24"):
-        module.generate("3 times", tokens=25)
+        prompter.generate("3 times", tokens=25)
 
 
 def test_a_precision_that_no_gpu_is_there_for_is_refused_before_a_folder_is_made(

@@ -165,7 +165,7 @@ def test_a_spike_is_skipped_counted_and_remembered(
     def spiking(self: Any, batch: Any, index: int) -> Tensor:
         loss = step(self, batch, index)
         if self.trainer.global_step == 3:
-            self.window[0] *= 50
+            self.step_sums[0] *= 50
         return loss
 
     class Killed(BaseException):

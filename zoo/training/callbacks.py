@@ -78,7 +78,7 @@ class Watch(lightning.Callback):
             loader = module.config["loader"]
             seen, self.logged = (step - self.logged) * loader["batch_size"] * loader["length"], step
             self._log(trainer, step, loss, seen)
-            module.shown.zero_()
+            module.row_sums.zero_()
 
     @staticmethod
     def _is_cheap(trainer: Any, module: Any) -> bool:
@@ -89,9 +89,9 @@ class Watch(lightning.Callback):
         """The mean loss since the last row, where there was a label. Raises Diverged where it is not finite, on all ranks."""
         cheap = self._is_cheap(trainer, module)
         shown = (
-            module.shown
+            module.row_sums
             if cheap
-            else trainer.strategy.reduce(module.shown.clone(), reduce_op="sum")
+            else trainer.strategy.reduce(module.row_sums.clone(), reduce_op="sum")
         )
         nats, tokens = shown.tolist()
         divergence.refuse_metrics(module, {"train/loss": nats}, trainer.global_step)
@@ -116,11 +116,13 @@ class Watch(lightning.Callback):
             self.started += time.perf_counter() - self.paused
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
-        checkpoint["shown"] = trainer.strategy.reduce(module.shown.clone(), reduce_op="sum").cpu()
+        checkpoint["shown"] = trainer.strategy.reduce(
+            module.row_sums.clone(), reduce_op="sum"
+        ).cpu()
 
     def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         if trainer.is_global_zero:  # it is that of all ranks
-            module.shown = checkpoint["shown"].to(module.device)
+            module.row_sums = checkpoint["shown"].to(module.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {"tokens": self.tokens, "training_seconds": self.training_seconds, "row": self.row}

@@ -127,7 +127,7 @@ class Spikes(lightning.Callback):
         self.mean = self.variance = 0.0
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        loss, tokens = trainer.strategy.reduce(module.window.clone(), reduce_op="sum").tolist()
+        loss, tokens = trainer.strategy.reduce(module.step_sums.clone(), reduce_op="sum").tolist()
         if tokens and self.is_spike(loss / tokens):
             for parameter in module.model.parameters():
                 parameter.grad = None  # with which an optimiser leaves weight and state as they are

@@ -27,15 +27,16 @@ from zoo.data import cache
 from zoo.data.baselines import stuck
 from zoo.data.datamodule import Data, is_dead_worker, raise_dead_worker_in_next
 from zoo.errors import ZooError, first_line
+from zoo.generation import prompting
 from zoo.tracking import provenance
 from zoo.tracking.metrics_file import MetricsFile
 from zoo.training import callbacks as hooks
-from zoo.training import module as lightning_module
 from zoo.training import monitors
 from zoo.training.callbacks import BestCheckpoint, SeedEverything, Watch
 from zoo.training.console import LogPrinter, ProgressBar
 from zoo.training.divergence import Diverged, refuse_metrics
 from zoo.training.fsdp import Sharded
+from zoo.training.module import LMModule
 from zoo.training.signals import Interrupted, SignalCheckpoint
 from zoo.utils import allocator, distributed, files, library_warnings, locks, system
 from zoo.utils.progress import doing
@@ -179,7 +180,7 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
         stack.checkpointing = settings["gradient_checkpointing"]
     if settings["compile"]:
         model.compile()
-    module = lightning_module.lm_module(config, model, corpus.tokenizer)
+    module = LMModule(config, model, corpus.tokenizer)
     tell(
         over=module.objective.loss_scope,
         unigram_nats=about["unigram_nats"] if module.objective.has_unigram_baseline else None,
@@ -282,8 +283,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
             summary["mfu"] = monitors.mfu(
                 summary["tokens_per_second"], summary["flops_per_token"], trainer
             )
-    if module.spread is not None and trainer.is_global_zero:
-        files.write_atomically(folder / "evaluation.npz", module.spread.dumps())
+    if module.breakdown is not None and trainer.is_global_zero:
+        files.write_atomically(folder / "evaluation.npz", module.breakdown.dumps())
     metrics = {name: value.item() for name, value in trainer.callback_metrics.items()} | watch.row
     refuse_metrics(module, metrics, trainer.global_step)
     tell(metrics=metrics)
@@ -295,7 +296,8 @@ def _train(config: Config, folder: Path, summary: dict[str, Any], tell: Any) -> 
     if settings["sample"] and (
         sharded or trainer.is_global_zero
     ):  # in shards, all of them are needed for it
-        tell(sample=module.sample(corpus.splits["val"].ids, config["seed"]))
+        prompter = prompting.prompter(config, model, corpus.tokenizer)
+        tell(sample=prompter.sample(corpus.splits["val"].ids, config["seed"]))
     for logger in trainer.loggers:
         logger.log_hyperparams({"yardsticks": summary["yardsticks"]})
         logger.finalize("success")

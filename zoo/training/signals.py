@@ -83,7 +83,7 @@ class SignalCheckpoint(Checkpoint):
                 trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max")
             )
         if asked or trainer.global_step % self.every == 0:
-            with module.as_used():
+            with module.evaluation_weights():
                 trainer.save_checkpoint(self.path)
         if asked:
             raise Interrupted(signal.Signals(asked).name, agreed=True)
