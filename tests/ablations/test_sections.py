@@ -132,7 +132,9 @@ def test_a_fraction_says_of_what_it_is_one(tmp_path: Path) -> None:
         )
     )
     section = sections.factorial(found, compared)
-    assert "resolution IV: each main effect is aliased with interactions of 3 factors" in prose(section)
+    assert "resolution IV: each main effect is aliased with interactions of 3 factors" in prose(
+        section
+    )
     effects = table(section)
     assert number(effects["a=1"]["estimate"]) == pytest.approx(0.1, abs=0.02)
     assert any(" = " in name for name in effects)

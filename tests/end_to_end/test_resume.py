@@ -124,9 +124,7 @@ def test_what_changes_when_a_run_goes_on_is_named_or_refused(
     with pytest.raises(ZooError, match=r"different: loader\.batch_size"):
         train("run", "trainer.max_steps=12", "resume=auto")
     for change in (("loader.length=16",), ("loader.stream=true",)):
-        with pytest.raises(
-            ZooError, match=r"cannot resume: the data were .* changing=\[data\]"
-        ):
+        with pytest.raises(ZooError, match=r"cannot resume: the data were .* changing=\[data\]"):
             train(
                 "run",
                 *longer,
