@@ -180,7 +180,7 @@ def resolution(factors: int) -> int | None:
 
 def checked(study: Study, found: Sequence[Arm], extra: Sequence[str] = ()) -> list[Config]:
     """Each arm's configuration. Raises ZooError naming the arm that cannot run, or that is another one once more."""
-    from zoo import train
+    from zoo.training import preflight
 
     configs: list[Config] = []
     known: dict[str, str] = {}
@@ -188,7 +188,7 @@ def checked(study: Study, found: Sequence[Arm], extra: Sequence[str] = ()) -> li
         for arm in found:
             with naming(arm):
                 config = compose([*arm.words, *extra])
-                train.refuse_meaningless(config)
+                preflight.refuse_meaningless(config)
             for group in ("data", "tokenizer"):
                 if config[group] != (configs or [config])[0][group]:
                     raise ZooError(

@@ -22,6 +22,7 @@ from zoo import train
 from zoo.config import overrides as override_grammar
 from zoo.config import suggestions
 from zoo.errors import ZooError, cli_errors
+from zoo.training import preflight
 from zoo.utils import extras, tables
 from zoo.utils.progress import doing
 
@@ -138,7 +139,7 @@ def study(arguments: Namespace) -> int:
         return 0
     if not any(word.startswith("hydra/launcher=") for word in hydra):  # else other machines run it
         for config in planned.configs:
-            train.refuse_impossible(config)
+            preflight.refuse_impossible(config)
     for note in scheduler.prepare(planned):
         console.print(Text(note, style="yellow"))
     try:

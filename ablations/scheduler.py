@@ -23,7 +23,7 @@ from zoo import config as configuration
 from zoo import registry, train
 from zoo.config.overrides import typed
 from zoo.errors import ZooError, first_line
-from zoo.tracking import provenance, status
+from zoo.tracking import provenance, run_folder, status
 from zoo.utils import files as atomic_files
 from zoo.utils import locks
 
@@ -153,7 +153,9 @@ def _refuse_others(plan: Plan, jobs: Sequence[Job]) -> None:
     """A folder that holds a run is only used for the same configuration."""
     for job in jobs:
         folder = plan.folder / job.folder
-        changed = train.changed(job.config, folder) if (folder / "config.yaml").exists() else []
+        changed = (
+            run_folder.changed(job.config, folder) if (folder / "config.yaml").exists() else []
+        )
         if changed:
             raise ZooError(
                 f"{folder} holds a run of another configuration (different: {', '.join(changed)}): delete it, or"

@@ -22,12 +22,13 @@ from tests.helpers.components import (
     said,
     tokens,
 )
-from zoo import config, errors, models, optim, registry, train
+from zoo import config, errors, models, optim, registry
 from zoo.errors import ZooError
 from zoo.models import Decoder
 from zoo.models.init import initialise
 from zoo.nn.attention import MultiHead
 from zoo.registry import register
+from zoo.training import preflight
 
 WIDE = {"dim": 64, "layers": 2, "vocab": 100, "length": 50}
 
@@ -273,6 +274,6 @@ def test_decay_a_step_does_not_depend_on_the_rates_factor() -> None:
 )
 def test_what_mup_is_not_made_for_is_refused_before_a_run(words: list[str], told: str) -> None:
     with pytest.raises(ZooError, match=told):
-        train.refuse_meaningless(
+        preflight.refuse_meaningless(
             config.compose(["init=mup", "arch.dim=256", "arch.layers=1", *words])
         )

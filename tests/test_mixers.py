@@ -26,7 +26,7 @@ from zoo import config, cost, registry
 from zoo.context import Cache, Context
 from zoo.errors import ZooError
 from zoo.nn.mixer import HONOURED, Mixer
-from zoo.train import refuse_meaningless
+from zoo.training.preflight import refuse_meaningless
 
 LENGTH = 12
 LATENT = {"name": "mla", "kv_rank": 12, "nope_dim": 6, "rope_dim": 4, "value_dim": 5, "bias": True}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +17,17 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from zoo import config as configuration
-from zoo.config import CONF, Config
+from zoo.config import CONF
 from zoo.config import overrides as override_grammar
-from zoo.cost import gpus
-from zoo.errors import ZooError, cli_errors, command, did_you_mean, first_line
+from zoo.errors import ZooError, cli_errors, command, did_you_mean
+from zoo.tracking import run_folder
+from zoo.training import preflight
 from zoo.utils import distributed, files, system
 from zoo.utils.progress import doing
 
-WANDB_MODES = (
-    "online",
-    "offline",
-    "disabled",
-    "shared",
-    "dryrun",
-    "run",
-)  # the last two are old names of the first two
-INTERRUPTED = 130  # the exit status of a run that was asked to stop, and can be gone on with
+INTERRUPTED = 130  # the exit status of a run that was asked to stop, and can be resumed
 
 
 HELP = """\
@@ -56,7 +44,7 @@ Train a transformer made of the parts that you name:
 python -m zoo.components        what each choice is, its options and its paper
 python -m zoo.cost model=gpt2   what a model costs, without building it
 -m norm=layer,rms seed=0,1      one run for each combination
-resume=auto                     go on with an interrupted run of the same words
+resume=auto                     resume an interrupted run of the same overrides
 changing=[trainer.max_steps]    and with other values of these
 hydra.run.dir=FOLDER            where the run goes, instead of runs/ and the time
 --cfg job                       print the configuration that your words give, and stop
@@ -157,8 +145,12 @@ def job(composed: DictConfig) -> None:
     )
     overrides = list(hydra_config.overrides.task)
     processes = config["trainer"]["devices"] * config["trainer"]["nodes"]
-    if hydra_config.mode == RunMode.MULTIRUN and distributed.is_rank_zero() and not _requeued():
-        _check_folder(config, folder, "hydra.sweep.dir")
+    if (
+        hydra_config.mode == RunMode.MULTIRUN
+        and distributed.is_rank_zero()
+        and not run_folder.requeued()
+    ):
+        run_folder.refuse_other_run(config, folder, "hydra.sweep.dir")
     if (
         hydra_config.mode == RunMode.MULTIRUN
         and processes > 1
@@ -166,7 +158,7 @@ def job(composed: DictConfig) -> None:
     ):
         _in_own_process(overrides, folder)
         return
-    if _already_finished(config, folder):
+    if run_folder.is_finished(config, folder):
         _show(files.read_json(folder / "summary.json"), folder)
         return
     with doing("loading Lightning"):
@@ -184,7 +176,7 @@ def job(composed: DictConfig) -> None:
         given = [word for word in hydra_config.overrides.hydra if word.startswith("hydra.run.dir=")]
         kept = [word for word in overrides if word != "resume=auto"]
         print(
-            f"\ninterrupted ({ending}); go on with: {command('zoo.train', *kept, *given, 'resume=auto')}"
+            f"\ninterrupted ({ending}); resume with: {command('zoo.train', *kept, *given, 'resume=auto')}"
         )
         sys.exit(INTERRUPTED)
     _show(summary, folder)
@@ -197,180 +189,27 @@ def prepare(arguments: Namespace) -> None:
     for word in () if arguments.multirun else arguments.overrides:
         if word.startswith("hydra/launcher="):
             raise ZooError(f"{word} launches the jobs of a sweep: give -m beside it")
-    jobs = list(
-        configuration.jobs(arguments)
-    )  # a wrong word is found in all of them before torch is imported
-    _refuse_repeated(jobs)
-    here = not any(
-        word.startswith("hydra/launcher=") for word in arguments.overrides
-    )  # another machine may have a GPU
-    for _, config in jobs if here else ():
-        refuse_impossible(config)
-    checked: set[str] = set()
-    for told, config in jobs:
-        model = repr({**config, "seed": None})
-        if model not in checked:
-            checked.add(model)
-            try:
-                with doing("loading torch and checking the model"):
-                    refuse_meaningless(config)
-                    if here:
-                        refuse_impossible(config)  # again, as torch may know better
-            except ZooError as error:
-                raise ZooError(
-                    f"{' '.join(told)}: {error}" if arguments.multirun else str(error)
-                ) from error
-    given = override_grammar.given("hydra.run.dir", arguments.overrides)
-    if jobs and not arguments.multirun and not given and distributed.launched_externally():
+    # A wrong override is found in all of the jobs before torch is imported.
+    jobs = list(configuration.jobs(arguments))
+    preflight.check_jobs(jobs, arguments.overrides, arguments.multirun)
+    run_dir = override_grammar.given("hydra.run.dir", arguments.overrides)
+    if jobs and not arguments.multirun and not run_dir and distributed.launched_externally():
         raise ZooError(
             "processes that srun or torchrun has started cannot agree on a folder: give hydra.run.dir=FOLDER"
         )
     if not jobs or not distributed.is_rank_zero():
         return
     if arguments.multirun:
-        _check_sweep([config for _, config in jobs], arguments.overrides)
+        run_folder.refuse_other_runs([config for _, config in jobs], arguments.overrides)
         return
-    first = jobs[0][1]
-    if given:
-        _check_folder(first, Path(given))
-    elif first["resume"] == "auto":
-        found = _unfinished(first, Path("runs"))
-        if found:
-            print(f"going on with {found}")
-            sys.argv.append(f"hydra.run.dir={override_grammar.typed(str(found))}")
-
-
-def _refuse_repeated(jobs: Sequence[tuple[list[str], Config]]) -> None:
-    """A run counts once: a sweep that names one twice would train it twice, and no report could take it."""
-    known: dict[str, str] = {}
-    for told, config in jobs:
-        runner, key = " ".join(told), repr(config)
-        if key in known:
-            both = (
-                f"{runner} is asked for twice"
-                if runner == known[key]
-                else f"{known[key]} and {runner} are the same run"
-            )
-            raise ZooError(f"{both}: leave one out")
-        known[key] = runner
-
-
-def refuse_impossible(config: Config) -> None:
-    """Refuse what cannot run on this machine, as far as that is known without torch."""
-    if config["trainer"]["accelerator"] == "gpu" and gpus.no_gpu():
-        raise ZooError(
-            "trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim"
-        )
-    gpus.refuse_precision(config["trainer"]["precision"])
-    if (
-        config["trainer"]["devices"] * config["trainer"]["nodes"] > 1
-        and not distributed.launched_externally()
-    ):
-        _refuse_taken(os.environ.get("MASTER_PORT", "0"))
-    if (
-        config["logger"]["name"] == "wandb"
-        and (mode := os.environ.get("WANDB_MODE"))
-        and mode not in WANDB_MODES
-    ):
-        raise ZooError(
-            f"WANDB_MODE={mode} in the environment is none of {', '.join(WANDB_MODES)}: unset it, or choose"
-            " logger=csv"
-        )
-
-
-def _refuse_taken(port: str) -> None:
-    """The port by which processes meet, where the environment names one, must be nobody else's."""
-    try:
-        with socket.socket() as place:
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            place.bind(("", int(port)))
-    except (OSError, ValueError, OverflowError) as error:
-        raise ZooError(
-            f"MASTER_PORT={port} in the environment cannot be used ({first_line(error)}): unset it, and a free one"
-            " is taken, or give another"
-        ) from error
-
-
-def refuse_meaningless(config: Config) -> None:
-    """Make the model on the meta device, where it costs nothing; components refuse what has no meaning."""
-    from zoo import models, objectives, optim, registry
-
-    registry.build("data", config["data"])
-    registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
-    model = models.build(config, device="meta")
-    optim.states(model, config["optim"], config["init"])
-    objectives.check(config, model)
-    for name in ("length", "eval_length"):
-        if (config["loader"][name] or 0) > (model.limit or math.inf):
-            raise ZooError(
-                f"loader.{name}={config['loader'][name]} is longer than the {model.limit} positions of"
-                f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope"
-            )
-
-
-def _check_folder(config: Config, folder: Path, option: str = "hydra.run.dir") -> None:
-    """A folder that holds a run is only gone on with when asked to, and only by the same configuration."""
-    if not (folder / "config.yaml").exists():
-        return
-    if config["resume"] != "auto":
-        raise ZooError(
-            f"{folder} already holds a run: go on with it by resume=auto, or choose another {option}"
-        )
-    different = changed(config, folder)
-    if different:
-        raise ZooError(
-            f"{folder} holds a run of another configuration (different: {', '.join(different)}): choose another"
-            f" {option}, or go on with what you change by naming it: changing=[{','.join(different)}]"
-        )
-
-
-def _check_sweep(configs: Sequence[Config], overrides: Sequence[str]) -> None:
-    """The same for each job of a sweep, before the first; where jobs are named otherwise, each is looked at as it begins."""
-    folder = override_grammar.given("hydra.sweep.dir", overrides)
-    if folder is None or override_grammar.given("hydra.sweep.subdir", overrides) is not None:
-        return
-    for number, config in enumerate(configs):
-        _check_folder(config, Path(folder) / str(number), "hydra.sweep.dir")
-
-
-def _requeued() -> bool:
-    """Whether Slurm has started this job before, which goes on without being told to."""
-    return int(os.environ.get("SLURM_RESTART_COUNT", 0)) > 0
-
-
-def changed(config: Config, folder: Path) -> list[str]:
-    """The keys in which a folder's run differs. Raises ZooError where its configuration cannot be read."""
-    stored: Any = None
-    with contextlib.suppress(YAMLError, OmegaConfBaseException, ValueError, OSError):
-        stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    if not stored or not isinstance(stored, dict):
-        raise ZooError(
-            f"{folder / 'config.yaml'} is damaged: rename {folder} to start anew, or choose another hydra.run.dir"
-        )
-    return configuration.changed(config, {str(key): value for key, value in stored.items()})
-
-
-def _unfinished(config: Config, runs: Path) -> Path | None:
-    """The newest run of this very configuration that has not finished."""
-    for place in sorted(
-        runs.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime, reverse=True
-    ):
-        try:
-            if not _already_finished(config, place.parent) and not changed(config, place.parent):
-                return place.parent
-        except ZooError as error:
-            print(f"passed over: {error}")
-    return None
-
-
-def _already_finished(config: Config, folder: Path) -> bool:
-    """Whether there is nothing left to do; a run that is changed, if by name, has more to do."""
-    if (
-        config["resume"] != "auto"
-        or files.read_json(folder / "summary.json").get("status") != "finished"
-    ):
-        return False
-    return not changed({**config, "changing": []}, folder)
+    config = jobs[0][1]
+    if run_dir:
+        run_folder.refuse_other_run(config, Path(run_dir))
+    elif config["resume"] == "auto":
+        folder = run_folder.newest_unfinished(config, Path("runs"))
+        if folder:
+            print(f"resuming {folder}")
+            sys.argv.append(f"hydra.run.dir={override_grammar.typed(str(folder))}")
 
 
 def _in_own_process(overrides: list[str], folder: Path) -> None:

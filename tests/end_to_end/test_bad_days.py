@@ -28,11 +28,10 @@ from omegaconf import OmegaConf
 from tests.helpers.runs import Hostile, Train, equal, in_shards, losses, summary, weights, when
 from tests.helpers.wandb_files import read_wandb
 from zoo import config, errors, generate
-from zoo import train as train_command
 from zoo.checkpoints import reading
 from zoo.checkpoints import weights as checkpoint_weights
 from zoo.errors import ZooError
-from zoo.tracking import metrics_file
+from zoo.tracking import metrics_file, run_folder
 from zoo.training import runner
 from zoo.training.fsdp import Sharded
 
@@ -417,9 +416,9 @@ def test_a_clock_that_jumps_changes_nothing(
             train("runs/0")
     for name, years in (("config.yaml", -50), ("summary.json", 50)):
         os.utime(f"runs/0/{name}", (real() + years * 3e7,) * 2)
-    assert train_command._unfinished(config.compose([*words, "resume=auto"]), Path("runs")) == Path(
-        "runs/0"
-    )
+    assert run_folder.newest_unfinished(
+        config.compose([*words, "resume=auto"]), Path("runs")
+    ) == Path("runs/0")
     told = train("runs/0", "resume=auto")
     assert undisturbed("runs/0")
     assert 0 < told["seconds"] < 1000
@@ -437,7 +436,7 @@ def test_a_hostile_configuration_of_a_run_runs_nothing(words: list[str], content
     Path("run").mkdir()
     Path("run/config.yaml").write_text(content, encoding="utf-8")
     with pytest.raises(ZooError, match=r"is damaged|holds a run of another configuration"):
-        train_command._check_folder(config.compose([*words, "resume=auto"]), Path("run"))
+        run_folder.refuse_other_run(config.compose([*words, "resume=auto"]), Path("run"))
     assert not Path("owned").exists()
 
 
@@ -492,7 +491,7 @@ def test_a_configuration_of_ten_thousand_keys_is_written_and_found_again(
     (tmp_path / "runs" / "0" / "config.yaml").write_text(
         OmegaConf.to_yaml(composed), encoding="utf-8"
     )
-    assert train_command._unfinished(composed, tmp_path / "runs") == tmp_path / "runs" / "0"
+    assert run_folder.newest_unfinished(composed, tmp_path / "runs") == tmp_path / "runs" / "0"
     assert time.process_time() - begun < 120
 
 

@@ -29,6 +29,8 @@ from zoo.components import __main__ as components
 from zoo.cost import __main__ as cost
 from zoo.cost import gpus
 from zoo.errors import ZooError
+from zoo.tracking import run_folder
+from zoo.training import preflight
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Refused = Callable[..., str]
@@ -110,7 +112,7 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("-m hydra.sweep.dir=/proc/nope", "/proc/nope (No such file or directory): choose another"),
         ("-m hydra.sweep.dir=${x}", "hydra.sweep.dir: Interpolation key 'x' not found"),
         ("-m norm=layer,rms,layer", "norm=layer is asked for twice: leave one out"),
-        ("-m norm=layer seed=0,0", "seed=0 is asked for twice: leave one out"),
+        ("-m seed=0,0 norm=layer arch.dim=16", "error: seed=0 is asked for twice: leave one out"),
         ("-m norm.eps=1e-5,0.00001", "norm.eps=1e-05 is asked for twice: leave one out"),
         ("-m ffn.bias=false,0", "ffn.bias=0 are the same run: leave one out"),
         ("--config-dir /nope", "--config-dir /nope: there is no such folder"),
@@ -142,7 +144,7 @@ def test_what_this_machine_cannot_run_is_refused_before_a_model_is_made(
     def made(*_: Any) -> None:
         raise AssertionError("a model was made first")
 
-    monkeypatch.setattr(train, "refuse_meaningless", made)
+    monkeypatch.setattr(preflight, "refuse_meaningless", made)
     monkeypatch.setattr(gpus, "no_gpu", lambda: True)
     assert "this machine has no GPU: choose trainer=cpu" in refused(
         train, "trainer.accelerator=gpu"
@@ -265,13 +267,13 @@ def test_a_damaged_run_is_passed_over_and_refused_by_name(
         )
     (runs / "1" / "config.yaml").write_bytes(content)
     os.utime(runs / "0" / "config.yaml", (0, 0))
-    assert train._unfinished(composed, runs) == runs / "0"
+    assert run_folder.newest_unfinished(composed, runs) == runs / "0"
     assert "1/config.yaml is damaged" in capsys.readouterr().out
     with pytest.raises(
         ZooError,
         match=r"1/config.yaml is damaged: rename .* to start anew, or choose another hydra.run.dir",
     ):
-        train._check_folder(composed, runs / "1")
+        run_folder.refuse_other_run(composed, runs / "1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -331,7 +333,7 @@ def test_a_sweep_goes_on_with_runs_only_when_asked_to(words: list[str], refused:
         elsewhere,
     ):  # seen before the first job, or as it begins
         assert (
-            "already holds a run: go on with it by resume=auto, or choose another hydra.sweep.dir"
+            "already holds a run: resume it by resume=auto, or choose another hydra.sweep.dir"
             in refused(train, *jobs, *place)
         )
         assert "different: norm" in refused(train, "-m", "norm=rms,layer", "resume=auto", *place)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from zoo import config, models, registry, train
 from zoo.config.schema import Loader, Trainer
 from zoo.errors import cli_errors
-from zoo.training import runner
+from zoo.training import preflight, runner
 
 SECONDS = 30  # of a line, on a machine that others share; most take a twentieth of one
 TINY = [
@@ -257,7 +257,7 @@ def trained(words: list[str], folder: Path) -> str:
             if train.only_asks(arguments):
                 return "asks"
             for job, composed in config.jobs(arguments):
-                train.refuse_meaningless(composed)
+                preflight.refuse_meaningless(composed)
                 if not toy(composed):
                     continue
                 shutil.rmtree(folder, ignore_errors=True)

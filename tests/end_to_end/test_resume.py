@@ -13,9 +13,9 @@ import torch
 
 from tests.helpers.runs import Train, equal, losses, summary, weights, when
 from zoo import config
-from zoo import train as command_line
 from zoo.checkpoints import reading
 from zoo.errors import ZooError
+from zoo.tracking import run_folder
 from zoo.training import module
 from zoo.training.signals import Interrupted
 
@@ -100,9 +100,7 @@ def test_what_changes_when_a_run_goes_on_is_named_or_refused(
         (("trainer.max_steps=12", "changing=[trainer.max_steps]"), False),
     ):
         assert (
-            command_line._already_finished(
-                config.compose([*words, "resume=auto", *more]), Path("run")
-            )
+            run_folder.is_finished(config.compose([*words, "resume=auto", *more]), Path("run"))
             is finished
         )
     for change in (

@@ -16,14 +16,13 @@ from omegaconf import OmegaConf
 
 from tests.helpers.runs import Hostile, Train, equal, losses, summary, weights, when
 from zoo import config, registry
-from zoo import train as train_command
 from zoo.checkpoints import reading
 from zoo.checkpoints import weights as checkpoint_weights
 from zoo.cost import gpus
 from zoo.data import cache
 from zoo.errors import ZooError
 from zoo.generation import prompting
-from zoo.training import console
+from zoo.training import console, preflight
 from zoo.training.divergence import Diverged
 
 
@@ -321,7 +320,7 @@ def test_a_precision_that_no_gpu_is_there_for_is_refused_before_a_folder_is_made
         ["trainer.accelerator=auto", "trainer.precision=16-mixed", "logger=none"]
     )
     with pytest.raises(ZooError, match=r"16-mixed.*give trainer\.precision=bf16-mixed"):
-        train_command.refuse_impossible(composed)
+        preflight.refuse_impossible(composed)
 
 
 def test_a_resumed_run_does_not_print_its_last_row_again(
