@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -55,7 +55,9 @@ from zoo.errors import ZooError
         ("hydra.run.dir=", "hydra.run.dir= names no folder"),
         ("hydra.sweep.dir=", "hydra.sweep.dir= names no folder"),
         ("norm@x=rms", "Could not override 'norm@x'"),
-        ("norm=layer,rms", "names several, of which a run takes one: -m"),
+        ("norm=layer,rms", "norm=layer,rms lists several values; add -m to run each"),
+        ("plan_only=true", "is about a study: python -m ablations.run plan_only=true"),
+        ("norm.eps@x=1", "norm.eps"),
         ("arch.dmi=3", "arch has no option 'dmi': did you mean 'dim'"),
         ("arch.dim=3.5", "arch.dim: .*3.5"),
         (
@@ -230,15 +232,15 @@ def test_a_nested_choice_can_be_typed() -> None:
 
 
 def test_the_jobs_of_a_multirun_are_the_product() -> None:
-    from hydra._internal.utils import get_args_parser
-
-    typed = get_args_parser().parse_args(["-m", "norm=layer,rms", "seed=0,1,2", "arch.dim=32"])
+    words = ["norm=layer,rms", "seed=0,1,2", "arch.dim=32"]
+    typed = Namespace(overrides=words, multirun=True, config_dir=None)
     jobs = list(config.jobs(typed))
     assert [(job["norm"]["name"], job["seed"]) for _, job in jobs] == [
         (norm, seed) for norm in ("layer", "rms") for seed in range(3)
     ]
     assert {job["arch"]["dim"] for _, job in jobs} == {32}
-    assert len(list(config.jobs(get_args_parser().parse_args(["norm=rms"])))) == 1
+    single = Namespace(overrides=["norm=rms"], multirun=False, config_dir=None)
+    assert len(list(config.jobs(single))) == 1
 
 
 def test_different_names_the_keys_that_differ() -> None:
@@ -283,17 +285,14 @@ def test_a_run_from_before_an_option_was_there_had_its_default() -> None:
         ["norm=rms", "norm.eps=1e-3"],
         ["model=llama_7b", "size=tiny", "ffn.hidden=32"],
         ["model=t5", "arch.vocab=50"],
-        ["experiment=smoke", "+norm.more=1"],
+        ["experiment=smoke", "++norm.eps=1"],
         ["attn=gqa", "attn.kv_heads=2", "loader.length=${arch.dim}"],
     ],
 )
-def test_the_short_way_composes_what_hydra_does(words: list[str]) -> None:
-    composing = sys.modules["zoo.config.compose"]
-    with config.composing():
-        given = [word for word in words if "." in word and not word.startswith("+")]
-        ours = composing._structure([word for word in words if word not in given])
-        composing.ConfigLoaderImpl._apply_overrides_to_config(composing._parsed(given), ours)
-        assert ours == hydra.compose("config", words)
+def test_options_applied_to_a_shared_structure_give_what_hydra_composes(words: list[str]) -> None:
+    with config.composing() as compose:
+        compose([word for word in words if "." not in word])  # from here on it is shared
+        assert compose(words) == config.finished(hydra.compose("config", words), words)
 
 
 def test_a_size_changes_nothing_that_the_command_line_gives() -> None:

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from zoo import config, models, registry, train
+from zoo.config import groups
 from zoo.config.schema import Loader, Trainer
 from zoo.errors import cli_errors
 from zoo.training import preflight, runner
@@ -44,7 +45,7 @@ WORTH_TRAINING = {
 }  # beyond that a line is only made, on the meta device
 
 config.discover()
-CHOSEN = sys.modules["zoo.config.compose"]._chosen()
+CHOSEN = groups.chosen()
 ODD = [
     "0",
     "-1",

@@ -1,22 +1,9 @@
-"""From words on the command line to checked configurations, before anything heavy is imported."""
+"""From the overrides of a command to checked configurations, before anything heavy is imported."""
 
-from zoo.config.compose import (
-    CONF,
-    FREE,
-    Config,
-    changed,
-    choices,
-    compose,
-    composing,
-    defaults,
-    different,
-    discover,
-    finished,
-    jobs,
-    menu,
-    spelled,
-    word_for,
-)
+from zoo.config.compose import compose, compose_job, composing, finished, spelled
+from zoo.config.differences import FREE, Config, changed, different
+from zoo.config.groups import CONF, choices, defaults, discover, menu, word_for
+from zoo.config.sweeps import given_overrides, jobs
 
 __all__ = [
     "CONF",
@@ -25,11 +12,13 @@ __all__ = [
     "changed",
     "choices",
     "compose",
+    "compose_job",
     "composing",
     "defaults",
     "different",
     "discover",
     "finished",
+    "given_overrides",
     "jobs",
     "menu",
     "spelled",

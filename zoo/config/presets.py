@@ -17,7 +17,7 @@ def typed(words: Iterable[Override]) -> Iterator[str]:
     """The dotted keys that a command line gives, those within a mapping too."""
     for word in words:
         yield word.key_or_group
-        yield from _within(word.key_or_group, word._value)
+        yield from _within(word.key_or_group, word.value())
 
 
 def _within(path: str, value: Any) -> Iterator[str]:
@@ -89,7 +89,7 @@ def picks(word: Override) -> list[str]:
 
 def spelled(word: str, parsed: Override) -> str:
     """A word about a component as Hydra must be told it: that an option may be new, and which name a choice inside it has."""
-    key, mapping = parsed.key_or_group, isinstance(parsed._value, dict)
+    key, mapping = parsed.key_or_group, isinstance(parsed.value(), dict)
     if (
         chooses(key)
         and (parsed.is_sweep_override() or isinstance(parsed.value(), str))
