@@ -20,8 +20,7 @@ from rich.text import Text
 from ablations import design
 from ablations.design import Arm
 from ablations.matching import match, put
-from ablations.stats import FEW_DOCUMENTS
-from ablations.stats.effects import power
+from ablations.stats import FEW_DOCUMENTS, power
 from ablations.study import HASHING, Study, merged
 from zoo import registry
 from zoo.config import Config

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 from ablations.outcomes import mark
 from ablations.results import Results
-from ablations.stats import Array, Comparison
-from ablations.stats.effects import Estimate
+from ablations.stats import Array, Comparison, Estimate
 from zoo import metrics
 from zoo.tracking.status import FAILED
 

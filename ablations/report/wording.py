@@ -11,8 +11,7 @@ import numpy as np
 from ablations import specification, stats
 from ablations.outcomes import mark, signed
 from ablations.results import Results, sources
-from ablations.stats import FEW_DOCUMENTS, Array, Comparison, Effect, effects
-from ablations.stats.effects import Estimate, Factorial
+from ablations.stats import FEW_DOCUMENTS, Array, Comparison, Effect, Estimate, Factorial
 from zoo import metrics
 from zoo.errors import ZooError
 from zoo.tracking.status import FINISHED
@@ -78,7 +77,7 @@ def _over_documents(results: Results, arm: str) -> dict[str, Any]:
     found: dict[str, Any] = {"documents": paired.shape[1], "documents_seeds": len(paired)}
     if len(paired) > 1:
         with suppress(ZooError):  # one document, or the same difference in all
-            over = effects.documents(paired)
+            over = stats.documents(paired)
             found |= {"documents_low": over.low, "documents_high": over.high}
     return found
 
@@ -213,7 +212,7 @@ def levels(results: Results) -> dict[str, dict[str, str]]:
 
 def factorial(results: Results, compared: Comparison) -> Factorial:
     """The effects of a design's factors. Raises ZooError where its arms, or those that ended, cannot tell them."""
-    return effects.factorial(
+    return stats.factorial(
         results.outcomes(),
         levels(results),
         cap=compared.cap,

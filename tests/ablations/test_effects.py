@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import stats as scipy_stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.power import ttest_power
 
+from ablations import stats
 from ablations.outcomes import Outcome
-from ablations.stats import effects, t_power
+from ablations.stats import t_power
 from zoo.errors import ZooError
 
 
@@ -40,7 +41,7 @@ def design(
 
 def test_a_factorial_has_main_effects_and_interactions() -> None:
     runs, levels = design(list(itertools.product([-1, 1], repeat=3)), a=1.0, b=-0.5, ab=0.8)
-    found = {one.name: one for one in effects.factorial(runs, levels).effects}
+    found = {one.name: one for one in stats.factorial(runs, levels).effects}
     truth = {"a=on": 1, "b=on": -0.5, "c=on": 0, "a=on:b=on": 0.8, "a=on:c=on": 0, "b=on:c=on": 0}
     assert found.keys() == truth.keys()
     for name, value in truth.items():
@@ -59,7 +60,7 @@ def test_a_main_effect_is_the_mean_of_one_level_less_that_of_the_other() -> None
         for arm, row in values.items()
         for seed, value in enumerate(row)
     ]
-    found = {one.name: one for one in effects.factorial(runs, levels).effects}
+    found = {one.name: one for one in stats.factorial(runs, levels).effects}
     mean = {arm: row.mean() for arm, row in values.items()}
     expected = (mean["yp"] + mean["yq"] - mean["xp"] - mean["xq"]) / 2
     assert found["norm=y"].value == pytest.approx(expected)
@@ -99,10 +100,10 @@ def test_effects_are_those_of_least_squares_with_the_seeds_as_blocks() -> None:
             for seed in range(5)
         ]
     )
-    for row, one in enumerate(effects.factorial(runs, levels).effects):
+    for row, one in enumerate(stats.factorial(runs, levels).effects):
         assert one.name == list(names)[row]
         assert one.value == pytest.approx(whole.params[row])
-        test = stats.ttest_1samp(each[:, row], 0.0)
+        test = scipy_stats.ttest_1samp(each[:, row], 0.0)
         assert (one.low, one.high, one.p) == pytest.approx(
             (*test.confidence_interval(), test.pvalue)
         )
@@ -124,11 +125,11 @@ def test_simple_effects_are_within_each_level_of_each_other_factor() -> None:
         for arm, row in values.items()
         for seed, value in enumerate(row)
     ]
-    found = {one.name: one for one in effects.factorial(runs, levels).simple}
+    found = {one.name: one for one in stats.factorial(runs, levels).simple}
     assert len(found) == 2 * 2 * 2 + 3 + 2 + 3 + 2
     for one, two in itertools.product("yz", "pq"):
         steps = [values[one + two + three] - values["x" + two + three] for three in "mn"]
-        test = stats.ttest_1samp(np.mean(steps, axis=0), 0.0)
+        test = scipy_stats.ttest_1samp(np.mean(steps, axis=0), 0.0)
         effect = found[f"norm={one} at ffn={two}"]
         assert (effect.value, effect.p) == pytest.approx((np.mean(steps), test.pvalue))
         assert (effect.low, effect.high) == pytest.approx(tuple(test.confidence_interval()))
@@ -142,7 +143,7 @@ def test_simple_effects_are_within_each_level_of_each_other_factor() -> None:
 
 
 def test_an_interaction_is_of_the_main_effects_that_are_not_to_be_read_alone() -> None:
-    found = effects.factorial(*design(list(itertools.product([-1, 1], repeat=3)), c=0.5, ab=0.8))
+    found = stats.factorial(*design(list(itertools.product([-1, 1], repeat=3)), c=0.5, ab=0.8))
     assert [(one.name, found.parts[one.name]) for one in found.interacting()] == [
         ("a=on:b=on", (("a", "on"), ("b", "on")))
     ]
@@ -151,7 +152,7 @@ def test_an_interaction_is_of_the_main_effects_that_are_not_to_be_read_alone() -
     assert off.high < 0 < on.low, "of which the main effect, of about 0, says nothing"
     assert abs(found.effects[0].value) < 0.1
     assert (
-        effects.factorial(
+        stats.factorial(
             *design(list(itertools.product([-1, 1], repeat=3)), a=1.0, b=1.0)
         ).interacting()
         == ()
@@ -163,7 +164,7 @@ def test_a_noisy_combination_makes_no_effects_of_noise() -> None:
     repeats, seeds = 6000, 5
     cells = np.random.default_rng(0).standard_normal((repeats, seeds, 4)) * [1, 1, 1, 4]
     contrast = np.array([1, -1, -1, 1]) / 2
-    p = stats.ttest_1samp(cells @ contrast, 0.0, axis=1).pvalue
+    p = scipy_stats.ttest_1samp(cells @ contrast, 0.0, axis=1).pvalue
     limit = 0.05 + 3 * math.sqrt(0.05 * 0.95 / repeats)
     assert np.mean(p <= 0.05) < limit
     left = (
@@ -174,7 +175,9 @@ def test_a_noisy_combination_makes_no_effects_of_noise() -> None:
     )
     df = (seeds - 1) * 3
     pooled = np.sqrt((left**2).sum((1, 2)) / df / seeds)
-    assert np.mean(2 * stats.t.sf(abs((cells @ contrast).mean(1)) / pooled, df) <= 0.05) > limit
+    assert (
+        np.mean(2 * scipy_stats.t.sf(abs((cells @ contrast).mean(1)) / pooled, df) <= 0.05) > limit
+    )
     levels = {f"{one}{two}": {"a": one, "b": two} for one in "xy" for two in "pq"}
     for study, expected in zip(cells[:3], p[:3], strict=True):
         runs = [
@@ -182,7 +185,7 @@ def test_a_noisy_combination_makes_no_effects_of_noise() -> None:
             for at, arm in enumerate(levels)
             for seed in range(seeds)
         ]
-        assert effects.factorial(runs, levels).effects[2].p == pytest.approx(expected)
+        assert stats.factorial(runs, levels).effects[2].p == pytest.approx(expected)
 
 
 def test_an_effect_without_variance_has_no_interval_and_is_named() -> None:
@@ -193,7 +196,7 @@ def test_an_effect_without_variance_has_no_interval_and_is_named() -> None:
         for arm, row in rows.items()
         for seed, value in enumerate(row)
     ]
-    found = effects.factorial(runs, levels, cap=3.0)
+    found = stats.factorial(runs, levels, cap=3.0)
     assert found.constant == ("b=q at a=y",)
     assert [one.name for one in found.simple] == ["a=y at b=p", "a=y at b=q", "b=q at a=x"]
     assert [one.capped for one in found.simple] == [True, True, False]
@@ -202,16 +205,16 @@ def test_an_effect_without_variance_has_no_interval_and_is_named() -> None:
 def test_seeds_that_did_not_end_in_every_arm_are_left_out() -> None:
     runs, levels = design(list(itertools.product([-1, 1], repeat=2)), a=1.0)
     missing = [run for run in runs if (run.arm, run.seed) not in [("a", 1), ("b", 3)]]
-    found = effects.factorial(missing, levels)
+    found = stats.factorial(missing, levels)
     assert found.seeds == (0, 2, 4)
-    whole = effects.factorial([run for run in runs if run.seed in found.seeds], levels)
+    whole = stats.factorial([run for run in runs if run.seed in found.seeds], levels)
     assert found == whole
 
 
 def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
     """Resolution IV keeps main effects clear, resolution III does not."""
     half = [(*row, math.prod(row)) for row in itertools.product([-1, 1], repeat=3)]
-    found = effects.factorial(*design(half, a=1.0))
+    found = stats.factorial(*design(half, a=1.0))
     names = [one.name for one in found.effects]
     assert found.simple == ()
     assert found.parts["a=on:b=on = c=on:d=on"] == (
@@ -225,7 +228,7 @@ def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
     assert "a=on:b=on = c=on:d=on" in names
     assert len(names) == 7
     with pytest.raises(ZooError, match="cannot tell the effect of c=off from a=on:b=on"):
-        effects.factorial(
+        stats.factorial(
             *design([(*row, math.prod(row)) for row in itertools.product([-1, 1], repeat=2)])
         )
 
@@ -244,7 +247,7 @@ def test_what_is_no_factorial_is_refused() -> None:
         (runs, levels | {"ab": {"a": "on"}}, "the same factors"),
     ]:
         with pytest.raises(ZooError, match=said):
-            effects.factorial(given, known)
+            stats.factorial(given, known)
 
 
 # Ladders
@@ -262,7 +265,7 @@ def sets(worth: Any, rungs: str = "abc", seeds: int = 5) -> dict[frozenset[str],
 
 def test_shapley_is_the_mean_step_over_all_orders() -> None:
     values = sets(lambda group: -len(group) - 0.5 * ({"a", "b"} <= group))
-    found = {one.name: one for one in effects.shapley(values)}
+    found = {one.name: one for one in stats.shapley(values)}
     for rung in "abc":
         steps = []
         for order in itertools.permutations("abc"):
@@ -281,11 +284,11 @@ def test_one_order_of_a_ladder_decides() -> None:
         group: runs for group, runs in values.items() if group in ({*()}, {*"a"}, {*"ab"}, {*"abc"})
     }
     with pytest.raises(ZooError, match="the order decides: a"):
-        effects.shapley(ladder)
+        stats.shapley(ladder)
     back = {frozenset("c"): values[frozenset("c")], frozenset("bc"): values[frozenset("bc")]}
     with pytest.raises(ZooError, match="the order decides"):
-        effects.shapley(ladder | {frozenset("b"): values[frozenset("b")]})
-    assert {one.notes for one in effects.shapley(ladder | back)} == {("over 2 of 6 orders",)}
+        stats.shapley(ladder | {frozenset("b"): values[frozenset("b")]})
+    assert {one.notes for one in stats.shapley(ladder | back)} == {("over 2 of 6 orders",)}
 
 
 def test_a_ladder_that_cannot_be_climbed_is_refused() -> None:
@@ -299,9 +302,9 @@ def test_a_ladder_that_cannot_be_climbed_is_refused() -> None:
         (values | {frozenset("a"): [math.nan] * 5}, "give the cap"),
     ]:
         with pytest.raises(ZooError, match=said):
-            effects.shapley(given)
+            stats.shapley(given)
     with pytest.raises(ZooError, match="no variance"):
-        effects.shapley({frozenset(): [1.0, 2.0], frozenset("a"): [2.0, 3.0]})
+        stats.shapley({frozenset(): [1.0, 2.0], frozenset("a"): [2.0, 3.0]})
 
 
 # Documents
@@ -314,7 +317,7 @@ def test_documents_and_seeds_are_both_samples() -> None:
     for _ in range(400):
         seeds, both = 0.3 * generator.standard_normal((6, 1)), generator.standard_normal((6, 40))
         paired = seeds + generator.standard_normal((1, 40)) + both
-        found = effects.documents(paired)
+        found = stats.documents(paired)
         covered += found.low < 0 < found.high
         each = paired.mean(0)
         naive += abs(each.mean()) < 2 * each.std(ddof=1) / math.sqrt(40)
@@ -333,19 +336,19 @@ def test_documents_are_clustered_as_statsmodels_does() -> None:
     fit = OLS(paired.ravel(), np.ones(paired.size)).fit(
         cov_type="cluster", cov_kwds=clusters, use_t=True
     )
-    found = effects.documents(paired)
+    found = stats.documents(paired)
     assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
     assert found.p == pytest.approx(fit.pvalues[0])
 
 
 def test_documents_whose_means_agree_still_have_an_error() -> None:
     """The sum of variances would be negative here."""
-    found = effects.documents([[1.0, -1.0], [-1.0, 1.0]])
+    found = stats.documents([[1.0, -1.0], [-1.0, 1.0]])
     assert found.low < 0 < found.high
 
 
 def test_one_seed_says_nothing_of_others() -> None:
-    found = effects.documents(np.random.default_rng(0).standard_normal((1, 50)) + 2)
+    found = stats.documents(np.random.default_rng(0).standard_normal((1, 50)) + 2)
     assert found.low < 2 < found.high
     assert "one seed" in found.notes[0]
 
@@ -362,22 +365,29 @@ def test_one_seed_says_nothing_of_others() -> None:
 )
 def test_documents_that_say_nothing_are_refused(paired: Any, said: str) -> None:
     with pytest.raises(ZooError, match=said):
-        effects.documents(paired)
+        stats.documents(paired)
 
 
 # Plans, trials and compute
 
 
+def needed_n(arms: int, sd: float, rho: float, effect: float, alpha: float = 0.05) -> int | None:
+    """The fewest seeds, never below 5, at which `power` is .8."""
+    n = np.arange(5, 1001)
+    enough = [seeds for seeds in n if stats.power(int(seeds), arms, sd, rho, effect, alpha) >= 0.8]
+    return int(enough[0]) if enough else None
+
+
 def test_a_plan_finds_the_seeds_it_needs() -> None:
-    n = effects.needed_n(5, 0.01, 0.2, 0.02)
+    n = needed_n(5, 0.01, 0.2, 0.02)
     assert n is not None
-    assert effects.power(n, 5, 0.01, 0.2, 0.02) >= 0.8 > effects.power(n - 1, 5, 0.01, 0.2, 0.02)
-    assert effects.needed_n(1, 0.01, 0.0, 10.0) == 5
-    assert effects.needed_n(5, 1.0, 0.0, 1e-4) is None
-    assert effects.power(8, 5, 1.0, 0.8, 1.0) > effects.power(8, 5, 1.0, 0.0, 1.0)
+    assert stats.power(n, 5, 0.01, 0.2, 0.02) >= 0.8 > stats.power(n - 1, 5, 0.01, 0.2, 0.02)
+    assert needed_n(1, 0.01, 0.0, 10.0) == 5
+    assert needed_n(5, 1.0, 0.0, 1e-4) is None
+    assert stats.power(8, 5, 1.0, 0.8, 1.0) > stats.power(8, 5, 1.0, 0.0, 1.0)
     for bad in ((0, 1.0, 0.0), (1, 0.0, 0.0), (1, 1.0, 1.0)):
         with pytest.raises(ZooError, match="at least one arm"):
-            effects.needed_n(*bad, 1.0)
+            needed_n(*bad, 1.0)
 
 
 def test_power_has_a_number_for_every_effect() -> None:
@@ -392,10 +402,10 @@ def test_power_has_a_number_for_every_effect() -> None:
         assert powers[-1] == pytest.approx(1)
     for size in (0.1, 0.5, 1.0, 2.0):
         assert t_power(size, n, alpha) == pytest.approx(ttest_power(size, n, alpha))
-        both = stats.norm.sf(stats.norm.isf(alpha / 2) - np.array([2, -2]) * size).sum()
+        both = scipy_stats.norm.sf(scipy_stats.norm.isf(alpha / 2) - np.array([2, -2]) * size).sum()
         assert t_power(2 * size / 1e3, 10**6, alpha) == pytest.approx(both, rel=1e-4)
-    assert effects.power(5, 7, 0.0102, 0.2, 0.5) == pytest.approx(1)
-    assert effects.needed_n(7, 0.0102, 0.2, 0.5) == 5
+    assert stats.power(5, 7, 0.0102, 0.2, 0.5) == pytest.approx(1)
+    assert needed_n(7, 0.0102, 0.2, 0.5) == 5
 
 
 def test_the_expected_best_of_k_trials() -> None:
@@ -403,22 +413,22 @@ def test_the_expected_best_of_k_trials() -> None:
     every = [
         np.mean([min(picked) for picked in itertools.product(scores, repeat=k)]) for k in (1, 2, 3)
     ]
-    assert effects.expected_best(scores) == pytest.approx(every)
-    assert effects.expected_best(scores, lower_is_better=False)[0] == pytest.approx(2)
+    assert stats.expected_best(scores) == pytest.approx(every)
+    assert stats.expected_best(scores, lower_is_better=False)[0] == pytest.approx(2)
     for bad in ([], [math.nan], [[1.0]]):
         with pytest.raises(ZooError, match="finite scores"):
-            effects.expected_best(bad)
+            stats.expected_best(bad)
 
 
 def test_equivalent_compute_lies_between_schedules_that_were_run() -> None:
     curve = [(400.0, 2.0), (100.0, 3.0), (1600.0, 1.5)]
-    assert effects.equivalent_compute(curve, 2.5) == pytest.approx(200)
-    assert effects.equivalent_compute(curve, 1.5) == pytest.approx(1600)
+    assert stats.equivalent_compute(curve, 2.5) == pytest.approx(200)
+    assert stats.equivalent_compute(curve, 1.5) == pytest.approx(1600)
     for loss in (3.01, 1.49, math.nan):
         with pytest.raises(ZooError, match="not extrapolated"):
-            effects.equivalent_compute(curve, loss)
+            stats.equivalent_compute(curve, loss)
     for bad in ([], [(1.0, 2.0)], [(0.0, 2.0), (1.0, 1.0)], [(1.0, math.nan), (2.0, 1.0)]):
         with pytest.raises(ZooError, match="two points"):
-            effects.equivalent_compute(bad, 1.0)
+            stats.equivalent_compute(bad, 1.0)
     with pytest.raises(ZooError, match="does not fall"):
-        effects.equivalent_compute([*curve, (800.0, 2.1)], 2.0)
+        stats.equivalent_compute([*curve, (800.0, 2.1)], 2.0)

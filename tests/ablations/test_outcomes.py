@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ablations import outcomes, progress, report, results, scheduler
+from ablations import outcomes, progress, report, results, scheduler, stats
 from ablations.outcomes import MARK, Outcome
 from ablations.report import figures, sections, wording
 from ablations.report.html import Section, Table
-from ablations.stats import effects
 from tests.helpers.studies import SEEDS, UNIGRAM, planned, study
 from zoo import metrics
 
@@ -347,7 +346,7 @@ def test_an_effect_is_marked_by_the_runs_that_are_in_it() -> None:
         for arm in levels
         for seed in range(5)
     ]
-    found = {one.name: one.capped for one in effects.factorial(runs, levels, cap=3.0).effects}
+    found = {one.name: one.capped for one in stats.factorial(runs, levels, cap=3.0).effects}
     assert not found["norm=y"]
     assert found["norm=z"]
     assert found["ffn=q"], "which is averaged over all norms"

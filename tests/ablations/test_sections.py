@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations import design, report
+from ablations import design, report, stats
 from ablations.report import figures, sections, wording
 from ablations.report.html import Picture, Section, Table
 from ablations.report.sections.factorial import furthest_pairs
-from ablations.stats import effects
 from tests.helpers.studies import SEEDS, UNIGRAM, judged, run, study
 
 
@@ -290,7 +289,7 @@ def test_a_verdict_is_not_without_what_other_documents_would_say(
     assert row["documents"] == str(documents - 1)
     paired = wording.paired_documents(found, "a")
     if documents > 2 and paired is not None:
-        over = effects.documents(paired)
+        over = stats.documents(paired)
         assert (float(row["documents_low"]), float(row["documents_high"])) == pytest.approx(
             (over.low, over.high)
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ablations import stats
 from ablations.report import figures
 from ablations.report.html import Part, Picture, Section, Table
 from ablations.results import Results
-from ablations.stats import Comparison, effects
+from ablations.stats import Comparison
 from zoo import metrics
 from zoo.errors import ZooError
 from zoo.tracking.status import FINISHED
@@ -91,7 +92,7 @@ def compute(results: Results, compared: Comparison) -> list[Part]:
     if left_out:
         about += f" {len(left_out)} more of its budgets are left out, as runs there diverged or are stuck."
     try:
-        effects.equivalent_compute(curve, curve[0][1])
+        stats.equivalent_compute(curve, curve[0][1])
     except ZooError as error:
         return [f"Equivalent compute is not known: {error}."]
     return (
@@ -110,7 +111,7 @@ def _training_flops(results: Results, arm: str) -> float | None:
 
 def _times(curve: Sequence[tuple[float, float]], loss: float, spent: float) -> str:
     try:
-        return f"× {effects.equivalent_compute(curve, loss) / spent:.2f}"
+        return f"× {stats.equivalent_compute(curve, loss) / spent:.2f}"
     except ZooError:
         losses = [point[1] for point in curve]
         end = (max if loss < min(losses) else min)(compute for compute, _ in curve)

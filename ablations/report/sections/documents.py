@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ablations import stats
 from ablations.outcomes import mark, signed
 from ablations.report import wording
 from ablations.report.html import Section, Table
 from ablations.report.sections.parts import ends_of
 from ablations.results import Results
-from ablations.stats import Comparison, effects
+from ablations.stats import Comparison
 from zoo.errors import ZooError
 
 
@@ -19,8 +20,8 @@ def documents(results: Results, compared: Comparison) -> Section | None:
         if paired is None:
             continue
         try:
-            texts = effects.documents(paired.mean(0, keepdims=True))
-            seeds = effects.documents(paired) if len(paired) > 1 else None
+            texts = stats.documents(paired.mean(0, keepdims=True))
+            seeds = stats.documents(paired) if len(paired) > 1 else None
         except ZooError:
             continue
         rows.append(

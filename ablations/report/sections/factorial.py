@@ -13,8 +13,7 @@ from ablations.report import figures, wording
 from ablations.report.html import Part, Picture, Section, Table
 from ablations.report.sections.parts import estimates
 from ablations.results import Results
-from ablations.stats import Comparison, effects
-from ablations.stats.effects import Factorial
+from ablations.stats import Comparison, Factorial
 from zoo.errors import ZooError
 
 Sets = dict[frozenset[str], list[float]]
@@ -74,7 +73,7 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
             f"The same in every seed, so that there is no interval to give: {', '.join(found.constant)}."
         )
     try:
-        worth = effects.shapley(_sets(values, levels, results.baseline))
+        worth = stats.shapley(_sets(values, levels, results.baseline))
     except ZooError:
         worth = ()
     if worth:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ablations.outcomes import mark, signed
 from ablations.report.html import Table
 from ablations.report.wording import marked, p_value
-from ablations.stats import Effect
-from ablations.stats.effects import Estimate
+from ablations.stats import Effect, Estimate
 
 
 def estimates(what: str, found: Sequence[Estimate]) -> Table:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations import outcomes
+from ablations import outcomes, stats
 from ablations.outcomes import Outcome, shown
 from ablations.report import figures
 from ablations.report.html import Picture, Section, Table
 from ablations.results import Results
-from ablations.stats import effects
 from zoo import metrics
 
 
@@ -42,7 +41,7 @@ def tuning(results: Results) -> Section | None:
             ]
         )
         if arm in results.arms and len(counted.values[arm]) == len(means[arm]):
-            best[arm] = effects.expected_best(
+            best[arm] = stats.expected_best(
                 list(counted.values[arm].values()), lower_is_better=lower
             )
     grid = "; ".join(
