@@ -45,7 +45,7 @@ def main() -> None:
     allocator.keep_freed()
     curves = measure(asked.words, lengths)
     if figure:
-        plots.keep(draw(figure, lengths, curves), asked.out)
+        plots.save(draw(figure, lengths, curves), asked.out)
     if asked.json:
         print_json(data={"lengths": lengths, "mixers": curves})
     else:

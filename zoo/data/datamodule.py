@@ -23,7 +23,7 @@ from zoo.errors import ZooError
 from zoo.objectives import IGNORE
 from zoo.utils.seeding import derive
 
-# Stands for a block where a rank has one less than others: with sharding, every batch needs all ranks.
+# Stands for a block where a rank has one less than others: a sharded batch needs all ranks.
 FILLER = -1
 
 
@@ -61,13 +61,15 @@ class Data(lightning.LightningDataModule):
         tokens = len(corpus.tokenised_train.ids)
         if tokens <= length:
             raise ZooError(
-                f"the train split has {tokens} tokens, too few for one block of loader.length={length} and its next "
+                f"the train split has {tokens} tokens, too few for one block of"
+                f" loader.length={length} and its next "
                 "token: give more text or a smaller loader.length"
             )
         val_tokens = len(corpus.splits["val"].ids)
         if eval_length is not None and val_tokens and eval_length > max(length, val_tokens):
             raise ZooError(
-                f"loader.eval_length={eval_length} is longer than all of the val split's {val_tokens} tokens: give"
+                f"loader.eval_length={eval_length} is longer than all of the val split's"
+                f" {val_tokens} tokens: give"
                 " more text or a smaller loader.eval_length"
             )
         if documents is None:
@@ -130,7 +132,7 @@ class Data(lightning.LightningDataModule):
         blocks = self.blocks[split]
         own = [*range(batches.rank, len(blocks), batches.world)]
         own += [FILLER] * (-(-len(blocks) // batches.world) - len(own))
-        # No workers: reading is far faster than any model; starting workers at every evaluation is not.
+        # No workers: reading is fast, and starting workers at every evaluation is not.
         return DataLoader(
             blocks,
             batch_sampler=BatchSampler(own, batches.micro, drop_last=False),
@@ -140,7 +142,7 @@ class Data(lightning.LightningDataModule):
 
 
 def _single_threaded(worker: int) -> None:
-    # A fork lacks the threads of the pool that its parent's tokenizer made, and would wait for them.
+    # A fork lacks the threads of its parent's tokenizer, and would wait for them.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 

@@ -1,4 +1,4 @@
-"""Packs tokens into fixed-length blocks, and orders them into the batches of any number of ranks."""
+"""Packs tokens into fixed-length blocks, and orders them into batches for any number of ranks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class GlobalBatches:
         return 2**62
 
     def micro_batch(self, start: int, part: int) -> list[int]:
-        """This rank's blocks of micro-batch `part`, `start` blocks into the run: block + epoch·size."""
+        """This rank's blocks of a micro-batch, `start` blocks into the run: block + epoch·size."""
         start += (part * self.world + self.rank) * self.micro
         if self.size is None:
             return list(range(start, start + self.micro))
@@ -138,7 +138,8 @@ class GlobalIterator(Iterator[list[int]]):
         if not same or state["part"] >= self.batches.accumulate:
             raise ZooError(
                 f"cannot resume: the data were {state['stream']} and are {self._identity()} now:"
-                " restore them, choose another hydra.run.dir, or resume with these by changing=[data]"
+                " restore them, choose another hydra.run.dir, or resume with these by"
+                " changing=[data]"
             )
         self.start, self.part = state["start"], state["part"]
 

@@ -215,7 +215,7 @@ class _Documents:
 
 
 def shown(path: Path | str) -> str:
-    """A name for a message: as it is, or quoted where it has a line end or bytes that are no text."""
+    """A name for a message, quoted where it has a line end or bytes that are no text."""
     return str(path) if str(path).isprintable() else repr(str(path))
 
 

@@ -65,7 +65,7 @@ class Stream(Dataset[Batch]):
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def state_dict(self) -> dict[str, int]:
-        """Where the buffer begins (document, token in it, blocks before), and its number of blocks."""
+        """Where the buffer begins (document, token, blocks before), and its number of blocks."""
         return {
             "document": self.document,
             "token": self.token,

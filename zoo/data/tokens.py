@@ -46,7 +46,7 @@ def map_tokens(path: Path, dtype: np.dtype, size: int, eot: int) -> Tokens:
 
 
 def write_tokens(path: Path, texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, int]:
-    """Tokenise documents into a split's files; returns the counts of documents, bytes and tokens."""
+    """Tokenise documents into a split's files; returns counts of documents, bytes and tokens."""
     starts, tokens, size = array("q"), 0, 0
     with path.open("wb") as file:
         for text, ids in encode_documents(texts, tokenizer):

@@ -59,10 +59,10 @@ class Objective:
         return {}
 
     def prepare(self, batch: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-        """Turn a batch of zoo.data.dataset.Blocks into one to train on: tokens and labels (B, T).
+        """Turn a batch of zoo.data.dataset.Blocks into one to train on.
 
-        What is drawn for a block depends on `seed` and the block's index in `indices` (B,) alone: not
-        on the blocks beside it, the rank, or resuming.
+        What is drawn for a block depends on `seed` and the block's index in `indices` (B,) alone:
+        not on the blocks beside it, the rank, or resuming.
         """
         return dict(batch)
 

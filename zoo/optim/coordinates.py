@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zoo import config as configuration
 from zoo import models, optim, registry
 from zoo.errors import ZooError
-from zoo.utils.plots import canvas, keep, logarithmic
+from zoo.utils.plots import canvas, logarithmic, save
 from zoo.utils.progress import doing
 
 SPAN = 30  # the least that an axis of sizes spans, so that what is flat looks flat
@@ -121,7 +121,7 @@ def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
         axes.set_ylim(low / wider, high * wider)
     figure.axes[0].set_ylabel("root mean square")
     figure.axes[-1].legend(fontsize="x-small")
-    keep(figure, path)
+    save(figure, path)
 
 
 def table(by_width: Mapping[int, Sizes]) -> Any:

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from zoo.errors import ZooError
-from zoo.utils.files import naming, write_atomically
+from zoo.utils.files import name_in_errors, write_atomically
 
 
 class MetricsFile(Logger):
@@ -46,7 +46,10 @@ class MetricsFile(Logger):
         new_columns = [key for key in row if key not in self.columns]
         self.columns += new_columns
         if new_row and not new_columns:
-            with naming(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
+            with (
+                name_in_errors(self.path),
+                self.path.open("a", newline="", encoding="utf-8") as file,
+            ):
                 csv.DictWriter(file, self.columns).writerow(row)
         else:
             self._rewrite()

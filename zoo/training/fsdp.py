@@ -68,7 +68,7 @@ class Sharded(ModelParallelStrategy):
         files.write_atomically(folder / f"{self.global_rank}.pt", reading.dumps(own))
         self.barrier()
         if self.is_global_zero:
-            files.point(path, folder)
+            files.repoint(path, folder)
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None

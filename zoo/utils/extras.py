@@ -1,4 +1,4 @@
-"""Which package belongs to which extra of the installation, so that each that is missing is told of in the same words."""
+"""Says which extra of the installation brings a missing package, in one form for all of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EXTRAS = {
 
 
 def missing(module: str, purpose: str) -> str | None:
-    """Say what to install for a purpose, where a module is not installed."""
-    with contextlib.suppress(ModuleNotFoundError):  # of the package that it lies in
+    """The sentence that says what to install for a purpose; None where the module is there."""
+    with contextlib.suppress(ModuleNotFoundError):  # raised for its parent package
         if importlib.util.find_spec(module) is not None:
             return None
     package, extra = next(
@@ -33,13 +33,13 @@ def missing(module: str, purpose: str) -> str | None:
 
 
 def need(module: str, purpose: str) -> None:
-    """Raise ZooError where a module is not installed, saying what to install; to be called before it is imported."""
-    if told := missing(module, purpose):
-        raise ZooError(told)
+    """Raise ZooError, saying what to install, if a module is missing; call before importing it."""
+    if message := missing(module, purpose):
+        raise ZooError(message)
 
 
 def need_launcher(name: str) -> None:
-    """Raise ZooError where a launcher of Hydra's that the extras bring is not installed."""
+    """Raise ZooError where a Hydra launcher that an extra brings is not installed."""
     module = f"hydra_plugins.hydra_{name.split('_')[0]}_launcher"
     if module in EXTRAS:
         need(module, f"hydra/launcher={name}")

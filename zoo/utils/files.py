@@ -1,4 +1,4 @@
-"""Writes whole files or none, and reads JSON that may be missing or damaged."""
+"""Writes whole files or none, reads JSON that may be missing or damaged, and hashes files."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a whole file or none: a temporary sibling, flushed to disk, then renamed over the old one.
+    """Write a whole file or none: a temporary sibling, flushed to disk, then renamed over the old.
 
-    Of last.ckpt the one before is kept, as previous.ckpt.
+    An old last.ckpt is kept, as previous.ckpt.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with naming(path):
+    with name_in_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            _keep(path)
+            _keep_previous(path)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let an error say which file it is about, which that of a full disk does not."""
+def name_in_errors(path: Path) -> Iterator[None]:
+    """Add the file's name to an OSError; that of a full disk lacks it."""
     try:
         yield
     except OSError as error:
@@ -41,28 +41,35 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _keep(path: Path) -> None:
+def _keep_previous(path: Path) -> None:
     if path.name == "last.ckpt" and path.exists():
         os.replace(path, path.with_name("previous.ckpt"))
 
 
-def point(path: Path, folder: Path) -> None:
-    """Let a path name a folder beside it, all at once, and delete those that neither it nor previous.ckpt names any more."""
+def repoint(path: Path, folder: Path) -> None:
+    """Point a path at a folder beside it, atomically, by a link.
+
+    Folders that neither it nor previous.ckpt points at any more are deleted.
+    """
     link = path.with_name(f"{folder.name}.link")
     link.symlink_to(folder.name)
-    _keep(path)
+    _keep_previous(path)
     os.replace(link, path)
-    named = [place.resolve() for place in (path, path.with_name("previous.ckpt"))]
+    in_use = [link.resolve() for link in (path, path.with_name("previous.ckpt"))]
     for old in path.parent.glob(f".{path.name}.*"):
-        if old.resolve() not in named:
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+        if old.resolve() in in_use:
+            continue
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object, as a whole or not at all."""
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
-    write_atomically(
-        path, text.encode(errors="backslashreplace")
-    )  # \udcff, of a name that is not UTF-8, is JSON as well
+    # A file name that is not UTF-8 is written as \udcff, which is JSON as well.
+    write_atomically(path, text.encode(errors="backslashreplace"))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,7 +11,10 @@ from zoo.utils import extras
 
 
 def canvas(path: Path, width: float, height: float) -> Any:
-    """A figure of these inches, to be kept in that file. Raises ZooError without matplotlib, or where it knows no such kind."""
+    """A figure of this size in inches, for a file.
+
+    Raises ZooError without matplotlib, or for a file type that it cannot write.
+    """
     extras.need("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
@@ -21,8 +24,8 @@ def canvas(path: Path, width: float, height: float) -> Any:
     return figure
 
 
-def keep(figure: Any, path: Path) -> None:
-    """Write a figure, in a file of the same bytes for the same figure where it is an SVG."""
+def save(figure: Any, path: Path) -> None:
+    """Write a figure to a file; equal figures give equal bytes as SVG."""
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "zoo"}):
@@ -30,7 +33,7 @@ def keep(figure: Any, path: Path) -> None:
 
 
 def logarithmic(axes: Any, ticks: Sequence[int], **labels: str) -> None:
-    """Give axes their scales and labels, with ticks at these numbers alone."""
+    """Make both axes logarithmic, with labels, and with ticks at these numbers alone."""
     axes.set(xscale="log", yscale="log", **labels)
     axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
     axes.minorticks_off()

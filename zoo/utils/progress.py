@@ -1,4 +1,4 @@
-"""Say what a command is busy with while one waits: a line that is replaced on a terminal, lines elsewhere, nothing if quick."""
+"""Shows what a command is busy with: one updated line on a terminal, several lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import TextIO
 
 from zoo.utils.distributed import is_rank_zero
 
-QUICK = 0.5  # seconds; what takes less is not spoken of
-TERMINAL, ELSEWHERE = (
-    1.0,
-    10.0,
-)  # seconds between two states of the line on a terminal, and between two lines elsewhere
+QUICK = 0.5  # seconds; quicker work is not shown
+TERMINAL = 1.0  # seconds between two updates of the line on a terminal
+ELSEWHERE = 10.0  # seconds between two lines elsewhere
 
 
 @contextlib.contextmanager
 def doing(
     what: str, total: int = 0, stream: TextIO | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Say what is done within it, if that takes more than a moment; on rank 0 only.
+    """Show what is being done in the block, if it takes more than a moment; on rank 0 only.
 
-    Of work on `total` bytes it says how far it is and MB/s: the function that is yielded is told of each piece's bytes. The
-    stream is standard output, but for commands whose output is for programs.
+    For work on `total` bytes it shows how far it is and MB/s; the yielded function is called with
+    the bytes of each piece. The stream is standard output, except in commands whose output is for
+    programs.
     """
     stream, begun, over, done = stream or sys.stdout, time.monotonic(), threading.Event(), 0
 
@@ -36,10 +35,11 @@ def doing(
     def state(terminal: bool) -> str:
         seconds = time.monotonic() - begun
         if total:
-            return f"{what}: {done / 1e6:,.1f} of {total / 1e6:,.1f} MB, {done / 1e6 / seconds:,.1f} MB/s"
+            speed = done / 1e6 / seconds
+            return f"{what}: {done / 1e6:,.1f} of {total / 1e6:,.1f} MB, {speed:,.1f} MB/s"
         return f"{what} … {seconds:.0f} s" if terminal else f"{what} …"
 
-    def tell() -> None:
+    def update() -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more
             terminal, wait = stream.isatty(), QUICK
             while not over.wait(wait):
@@ -50,7 +50,7 @@ def doing(
                 stream.write("\r\x1b[K")
                 stream.flush()
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=update, daemon=True)
     if is_rank_zero():
         thread.start()
     try:

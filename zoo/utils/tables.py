@@ -1,7 +1,8 @@
-"""Tables for people: no word is broken, and what has no room is left out, in the order that a table states.
+"""Prints tables that fit a terminal: no word is broken, and columns without room are left out.
 
-On a terminal a table fits its width: cells fold between words, then the columns that can be spared go, and only where not even
-the others fit is the first column, of names, cut. Elsewhere nothing is folded: whoever reads a pipe folds for himself.
+On a terminal, cells fold between words, then the columns that a table can spare go, and only where
+not even the others fit is the first column, of names, cut. Elsewhere nothing is folded, since
+whoever reads a pipe can fold it.
 """
 
 from __future__ import annotations
@@ -15,43 +16,48 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-WIDE = 10_000  # columns, where no terminal says how many there are
+WIDE = 10_000  # columns, where there is no terminal
 NARROWEST = 8  # of a name that has to be cut
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """Where to print: as wide as the terminal, or without an end where there is none, unless COLUMNS says how wide it is."""
-    found = Console(file=file)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(file=file, width=WIDE)
+    """A console as wide as the terminal or COLUMNS, or of no limit where there is neither."""
+    default = Console(file=file)
+    if default.is_terminal or "COLUMNS" in os.environ:
+        return default
+    return Console(file=file, width=WIDE)
 
 
 def show(table: Table, where: Console | None = None, spare: Sequence[str] = ()) -> None:
-    """Print a table with its title and caption; says which columns of `spare` (headings, first first) had no room."""
+    """Print a table, its title and caption, and which columns of `spare` had no room.
+
+    `spare` are headings, in the order in which they go.
+    """
     where = where or console()
     title, caption = table.title, table.caption
     table.title = table.caption = None  # which would fold at the width of the table
     if title:
         where.print(title, style="italic", soft_wrap=True)
-    gone = fit(table, where, spare)
+    left_out = fit(table, where, spare)
     where.print(table)
     if caption:
         where.print(caption, style="dim")
-    if gone:
-        where.print(Text(f"no room for: {', '.join(gone)}", style="dim"))
+    if left_out:
+        where.print(Text(f"no room for: {', '.join(left_out)}", style="dim"))
 
 
 def fit(table: Table, where: Console, spare: Sequence[str] = ()) -> list[str]:
-    """Give a table's columns widths at which no word is broken, without those of `spare` for which there is no room."""
-    gone = []
+    """Set widths at which no word is broken; remove and return spare columns without room."""
+    left_out = []
     for heading in spare:
         if _least(table, where) <= where.width:
             break
         table.columns[:] = [column for column in table.columns if str(column.header) != heading]
-        gone.append(heading)
+        left_out.append(heading)
     needs = [_needs(column, where) for column in table.columns]
     room = where.width - _padding(table)
     if sum(need.maximum for need in needs) <= room:
-        return gone
+        return left_out
     left = room - sum(need.minimum for need in needs)
     spare_room = max(left, 0)
     shortest_first = sorted(zip(needs, table.columns, strict=True), key=lambda pair: pair[0].span)
@@ -62,15 +68,16 @@ def fit(table: Table, where: Console, spare: Sequence[str] = ()) -> list[str]:
     if left < 0:
         first = table.columns[0]
         first.width, first.overflow = max((first.width or 0) + left, NARROWEST), "fold"
-    return gone
+    return left_out
 
 
 def _needs(column: Column, where: Console) -> Measurement:
-    """The widths at which no word, and no line, of a column is broken."""
+    """The widths at which no word (minimum) and no line (maximum) of a column is broken."""
     wide = where.options.update(max_width=WIDE)
-    found = [Measurement.get(where, wide, cell) for cell in [column.header, *column.cells]]
-    most = max(each.maximum for each in found)
-    return Measurement(most if column.no_wrap else max(each.minimum for each in found), most)
+    cells = [Measurement.get(where, wide, cell) for cell in [column.header, *column.cells]]
+    widest_line = max(cell.maximum for cell in cells)
+    widest_word = max(cell.minimum for cell in cells)
+    return Measurement(widest_line if column.no_wrap else widest_word, widest_line)
 
 
 def _padding(table: Table) -> int:
