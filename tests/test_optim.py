@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +105,10 @@ class Two(nn.Module):
         self.blocks = nn.Module()
         self.blocks.weight = nn.Parameter(torch.randn(rows, columns, generator=draw))
         self.blocks.bias = nn.Parameter(torch.randn(7, generator=draw))
+
+    @property
+    def stacks(self) -> list[Any]:
+        return [SimpleNamespace(blocks=[self.blocks])]
 
 
 def gradients(model: nn.Module, seed: int) -> list[Tensor]:

@@ -35,7 +35,7 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "attn": ("(dim, heads, causal)", "forward(x, context)", "rotary_dim"),
     "cross": ("(dim, heads)", "forward(x, context)"),
     "ffn": ("(dim)", "forward(x, context)"),
-    "init": ("()", "std(name, shape, within)", "rate(name, shape, within)", "settle(model)"),
+    "init": ("()", "std(shape, role)", "rate(shape, role)", "settle(model)"),
     "optim": ("(groups)", "step()", "kept(shape, group)"),
     "schedule": ("(steps)", "__call__(step)"),
     "objective": (

@@ -9,6 +9,7 @@ child, is a product with each token."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -34,20 +35,13 @@ def active_children(module: Any) -> Iterable[Any]:
 
 def parameters(model: Any) -> dict[str, int]:
     """Parameters by part: embedding, position, attention, feed-forward, norms, head; tied weights count once, as embedding."""
-    parts: dict[str, int] = {}
+    from zoo.models.roles import roles
+
+    by_part: Counter[str] = Counter()
+    role_of = roles(model)
     for name, parameter in model.named_parameters():
-        words = name.split(".")
-        sublayer = [word for word in words if word in ("attn", "cross", "ffn")]
-        layered = sublayer[0] if sublayer else "residual" if words[1] == "blocks" else words[1]
-        part = (
-            words[0]
-            if words[0] in ("embed", "head")
-            else "norm"
-            if "norm" in words[-2]
-            else layered
-        )
-        parts[part] = parts.get(part, 0) + parameter.numel()
-    return parts
+        by_part[role_of[name].part] += parameter.numel()
+    return dict(by_part)
 
 
 def inputs(model: Any, tokens: Any) -> dict[str, Any]:

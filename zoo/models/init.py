@@ -9,8 +9,7 @@ constants.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
@@ -19,47 +18,44 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zoo.components.embed import Scaled
 from zoo.components.head import LinearHead
-from zoo.components.pos import Position
 from zoo.components.residual import DeepNorm, Residual
 from zoo.errors import ZooError
+from zoo.models.roles import Role, roles
 from zoo.nn.attention import MultiHead
 from zoo.registry import Component, build, register
 from zoo.utils.seeding import derive
 
+READOUTS = (
+    "router",
+    "classes",
+)  # projections to a number of outputs that does not grow with the width
+
 
 class Policy:
-    """What a policy is: the standard deviation of a matrix by its name, its shape and the modules that it is in."""
+    """An initialisation: the standard deviation of each matrix by its shape and its role.
+
+    What depends on the width of the model reads it from `role.within`, the modules around the matrix.
+    """
 
     unscaled = False  # whether its queries are small enough for attn.scale=1
 
-    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
-        """Of a matrix `name`; `within` are the modules around it, from the model to the one that owns it."""
+    def std(self, shape: torch.Size, role: Role) -> float:
+        """The standard deviation of a matrix; of a fused one, of each projection by itself."""
         raise NotImplementedError
 
-    def rate(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
-        """The factor of its learning rate, asked as for std."""
+    def rate(self, shape: torch.Size, role: Role) -> float:
+        """The factor of a matrix's learning rate."""
         return 1.0
 
     def settle(self, model: nn.Module) -> None:
         """Set the constants by which the model multiplies. Raises ZooError for a model that it is not made for."""
 
 
-def modules_around(model: nn.Module, path: str) -> list[nn.Module]:
-    """From the model to the module at this path."""
-    words = path.split(".") if path else []
-    return [model.get_submodule(".".join(words[:depth])) for depth in range(len(words) + 1)]
-
-
-def innermost(within: Sequence[nn.Module], kind: type[Any]) -> Any:
-    """The closest of these modules that is of a kind, or None."""
-    return next((module for module in reversed(within) if isinstance(module, kind)), None)
-
-
 @register("init", "fan_in")
 class FanIn(Policy):
     """Normal with variance 1/fan-in (LeCun 1998), which keeps the variance of unit inputs; embeddings 1/dim."""
 
-    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+    def std(self, shape: torch.Size, role: Role) -> float:
         return float(shape[-1]) ** -0.5
 
 
@@ -67,10 +63,10 @@ class FanIn(Policy):
 class Normal(Policy):
     """Normal, one std for every matrix, .02 unless given (BERT, Devlin 2018)."""
 
-    def __init__(self, *, std: Annotated[float, Ge(0)] = 0.02) -> None:
+    def __init__(self, *, std: float = 0.02) -> None:
         self.base = std
 
-    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
+    def std(self, shape: torch.Size, role: Role) -> float:
         return self.base
 
 
@@ -78,11 +74,11 @@ class Normal(Policy):
 class GPT2(Normal):
     """Normal, std .02; projections into the residual stream (`out`) scaled by 1/√residuals, 2 a layer (GPT-2 2019)."""
 
-    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
-        residual = innermost(within, Residual)
-        return self.base * (
-            residual.depth.residuals**-0.5 if residual and name.endswith(".out.weight") else 1.0
-        )
+    def std(self, shape: torch.Size, role: Role) -> float:
+        residual = role.innermost(Residual)
+        if residual is None or not role.writes_residual:
+            return self.base
+        return self.base * residual.depth.residuals**-0.5
 
 
 @register("init", "t5")
@@ -91,16 +87,17 @@ class T5(Policy):
 
     unscaled = True
 
-    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
-        if name in ("embed.weight", "head.weight"):
+    def std(self, shape: torch.Size, role: Role) -> float:
+        if role.kind in ("embedding", "head"):
             return 1.0
-        if isinstance(within[-1], Position):  # a score a head, from a table as wide as the heads
-            return float(cast(Any, within[0]).embed.weight.shape[-1]) ** -0.5
-        attention = innermost(within, MultiHead)
-        return (
-            float(shape[-1] * (attention.width if attention and name.endswith(".q.weight") else 1))
-            ** -0.5
-        )
+        if (
+            role.kind == "table"
+        ):  # that of relative positions has the heads' width, but starts by the model's
+            return _model_dim(role.within[0]) ** -0.5
+        attention = role.innermost(MultiHead)
+        if attention is None or role.projection != "q":
+            return float(shape[-1]) ** -0.5
+        return float(shape[-1] * attention.width) ** -0.5
 
 
 @register("init", "deepnorm")
@@ -110,15 +107,12 @@ class DeepNormGains(Policy):
     β comes from the depth, by residual=deepnorm; with another residual it is 1.
     """
 
-    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
-        if len(within) < 3:  # embeddings and the head, which are no part of a stack
+    def std(self, shape: torch.Size, role: Role) -> float:
+        if role.kind in ("embedding", "head"):
             return float(shape[-1]) ** -0.5
-        residual = innermost(within, DeepNorm)
-        gain = (
-            1.0
-            if residual is None or name.endswith((".q.weight", ".k.weight", ".k_rope.weight"))
-            else residual.gain
-        )
+        residual = role.innermost(DeepNorm)
+        scores = role.projection in ("q", "k", "k_rope")
+        gain = 1.0 if residual is None or scores else residual.gain
         return gain * (2 / (shape[-1] + shape[-2])) ** 0.5
 
 
@@ -137,18 +131,22 @@ class MaximalUpdate(Policy):
     ) -> None:
         self.dim, self.head_dim = dim, head_dim
 
-    def std(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
-        if self._of_fixed_size(name, within):
+    def std(self, shape: torch.Size, role: Role) -> float:
+        if role.kind in ("embedding", "head", "table"):
             return self.dim**-0.5
-        narrowing = (
-            self._times(within[0]) ** -0.5
-            if name.endswith(("router.weight", "classes.weight"))
-            else 1.0
+        std = shape[-1] ** -0.5
+        return (
+            std * self._times(_model_dim(role.within[0])) ** -0.5
+            if role.projection in READOUTS
+            else std
         )
-        return shape[-1] ** -0.5 * narrowing
 
-    def rate(self, name: str, shape: torch.Size, within: Sequence[nn.Module]) -> float:
-        return 1.0 if self._of_fixed_size(name, within) else 1 / self._times(within[0])
+    def rate(self, shape: torch.Size, role: Role) -> float:
+        return (
+            1.0
+            if role.kind in ("embedding", "head", "table")
+            else 1 / self._times(_model_dim(role.within[0]))
+        )
 
     def settle(self, model: nn.Module) -> None:
         if isinstance(model.embed, Scaled):
@@ -164,20 +162,20 @@ class MaximalUpdate(Policy):
                     )
                 module.scale = ours
             if isinstance(module, LinearHead):
-                ours = 1 / self._times(model)
+                ours = 1 / self._times(_model_dim(model))
                 if module.scale not in (None, ours):
                     raise ZooError(
                         "init=mup sets the scale of the logits itself: choose head.scaled=false"
                     )
                 module.scale = ours
 
-    def _times(self, model: Any) -> float:
-        return model.embed.weight.shape[-1] / self.dim
+    def _times(self, dim: int) -> float:
+        """How many times as wide a model is as the one that its rates are known of."""
+        return dim / self.dim
 
-    def _of_fixed_size(self, name: str, within: Sequence[nn.Module]) -> bool:
-        """Whether one of its sides is a vocabulary or the like, whatever the width of the model."""
-        tables = isinstance(within[-1], nn.Embedding) or innermost(within, Position) is not None
-        return tables or (isinstance(within[-1], LinearHead) and name.endswith("weight"))
+
+def _model_dim(model: Any) -> int:
+    return model.embed.weight.shape[-1]
 
 
 @torch.no_grad()
@@ -185,30 +183,33 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
     """Set every parameter of the model, drawing each matrix from a stream of its own."""
     policy = build("init", policy)
     _warn_of_scale(model, policy)
+    role_of = roles(model)
     for path, module in model.named_modules():
-        own, buffers = (
-            dict(module.named_parameters(path, recurse=False)),
-            dict(module.named_buffers(path, recurse=False)),
-        )
+        own = dict(module.named_parameters(path, recurse=False))
+        buffers = dict(module.named_buffers(path, recurse=False))
         constants = getattr(module, "reset_parameters", None)
         if buffers and not constants:
             raise ZooError(
                 f"{type(module).__name__} must set its buffer {next(iter(buffers))} in reset_parameters(), since"
                 " a model made on the meta device has no content"
             )
-        matrices = {name: parameter for name, parameter in own.items() if parameter.ndim >= 2}
+        matrices = {name: matrix for name, matrix in own.items() if matrix.ndim >= 2}
         if constants and (buffers or not matrices):
             constants()
         else:
             for parameter in own.values():
                 parameter.zero_()
-        within = modules_around(model, path) if matrices else []
         for name, matrix in matrices.items():
-            drawn = [
-                _normal(shape, policy.std(part, shape, within), derive(seed, "init", part))
-                for part, shape in _parts(module, name, matrix)
-            ]
-            _fill(matrix, torch.cat(drawn) if len(drawn) > 1 else drawn[0])
+            _fill(matrix, _drawn(name, matrix.shape, role_of[name], policy, seed))
+
+
+def _drawn(name: str, shape: torch.Size, role: Role, policy: Policy, seed: int) -> Tensor:
+    """First values of a matrix: each of its projections from the RNG stream of its own name."""
+    drawn = []
+    for projection, rows, part in role.projections(name):
+        size = shape if rows is None else torch.Size([rows, *shape[1:]])
+        drawn.append(_normal(size, policy.std(size, part), derive(seed, "init", projection)))
+    return torch.cat(drawn) if len(drawn) > 1 else drawn[0]
 
 
 def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
@@ -231,17 +232,6 @@ def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
                 stacklevel=3,
             )
             return
-
-
-def _parts(module: nn.Module, name: str, matrix: Tensor) -> Iterator[tuple[str, torch.Size]]:
-    """A matrix by its name; where several projections share it (a module with `rows`), each by its own, beside the module."""
-    rows: Any = getattr(module, "rows", None)
-    if rows is None:
-        yield name, matrix.shape
-        return
-    *path, _, kind = name.split(".")
-    for part, count in rows.items():
-        yield ".".join([*path, part, kind]), torch.Size([count, *matrix.shape[1:]])
 
 
 def _fill(matrix: Tensor, values: Tensor) -> None:

@@ -168,15 +168,19 @@ def lower_triangle(q: Tensor, k: Tensor) -> Tensor:
 
 
 class FusedLinear(nn.Linear):
-    """Several projections of one input as one product. Each has its rows of the weight, drawn under its own name."""
+    """Several projections of one input as one product; each is initialised under its own name.
 
-    def __init__(self, dim: int, bias: bool, **rows: int) -> None:
-        super().__init__(dim, sum(rows.values()), bias=bias)
-        self.rows, self.widths = rows, list(rows.values())
+    `split_sizes` are the rows of each in the weight, by name.
+    """
+
+    def __init__(self, dim: int, bias: bool, **split_sizes: int) -> None:
+        super().__init__(dim, sum(split_sizes.values()), bias=bias)
+        self.split_sizes = split_sizes
+        self.sizes = list(split_sizes.values())
 
     def each(self, x: Tensor) -> tuple[Tensor, ...]:
         """The projections of x, in order."""
-        return self(x).split(self.widths, -1)
+        return self(x).split(self.sizes, -1)
 
 
 BACKENDS = {"eager": eager, "sdpa": sdpa, "flex": flex}

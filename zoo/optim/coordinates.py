@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from zoo import config as configuration
 from zoo import models, optim, registry
+from zoo.components.residual import Residual
 from zoo.errors import ZooError
+from zoo.models.roles import SUBLAYERS
 from zoo.utils.plots import canvas, logarithmic, save
 from zoo.utils.progress import doing
 
 SPAN = 30  # the least that an axis of sizes spans, so that what is flat looks flat
-SUBLAYERS = ("attn", "cross", "ffn")
 Sizes = dict[str, list[float]]  # of each kind of activation, before each step and after the last
 
 
@@ -57,10 +58,8 @@ def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) ->
 
         return record
 
-    for path, module in model.named_modules():
-        kind = _kind(path)
-        if kind:
-            module.register_forward_hook(watch(kind))
+    for kind, module in _measured(model):
+        module.register_forward_hook(watch(kind))
     for _ in range(steps):
         optimizer.zero_grad()
         loss, tokens = objective(model, batch)
@@ -80,12 +79,16 @@ def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) ->
     return means
 
 
-def _kind(path: str) -> str | None:
-    """What is measured at this module, where anything is."""
-    words = path.split(".")
-    if words[-1] == "sublayer" and words[-2] in SUBLAYERS:
-        return words[-2]
-    return {"embed": "embed", "stack": "stack", "decoder": "stack", "head": "logits"}.get(path)
+def _measured(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The modules whose outputs are measured, by kind: the embedding, each sublayer, the last stack and the head."""
+    yield "embed", model.embed
+    for stack in model.stacks:
+        for block in stack.blocks:
+            for name, residual in block.named_children():
+                if name in SUBLAYERS and isinstance(residual, Residual):
+                    yield name, residual.sublayer
+    yield "stack", model.stacks[-1]
+    yield "logits", model.head
 
 
 def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from schedulefree import AdamWScheduleFreeReference
 from torch import Tensor, nn
 
 from zoo.errors import ZooError
-from zoo.models.init import modules_around
+from zoo.models.roles import roles
 from zoo.registry import Component, build, register
 
 Group = dict[str, Any]
@@ -31,29 +31,18 @@ def parameter_groups(model: nn.Module, init: Component = "fan_in") -> list[Group
     factor: of the learning rate, by the initialisation policy that the model was made with.
     hidden: whether it is a matrix within the blocks. rows: of the projections that share it, if several do.
     """
-    policy = build("init", init)
-    groups, known = [], set()
-    for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(path, recurse=False):
-            if parameter.requires_grad and parameter not in known:
-                known.add(parameter)
-                matrix = parameter.ndim >= 2
-                factor = (
-                    policy.rate(f"{path}.{name}", parameter.shape, modules_around(model, path))
-                    if matrix
-                    else 1.0
-                )
-                rows: Any = getattr(module, "rows", {}) if matrix else {}
-                groups.append(
-                    {
-                        "params": [parameter],
-                        "decays": matrix,
-                        "factor": factor,
-                        "rows": tuple(rows.values()),
-                        "hidden": matrix and "blocks" in path.split("."),
-                    }
-                )
-    return groups
+    policy, parameters = build("init", init), dict(model.named_parameters())
+    return [
+        {
+            "params": [parameters[name]],
+            "decays": role.is_matrix,
+            "factor": policy.rate(parameters[name].shape, role) if role.is_matrix else 1.0,
+            "rows": tuple(role.splits.values()),
+            "hidden": role.is_matrix and role.block is not None,
+        }
+        for name, role in roles(model).items()
+        if parameters[name].requires_grad
+    ]
 
 
 def states(model: nn.Module, optimizer: Component, init: Component) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.cost import gpus
+from zoo.models.roles import roles
 from zoo.training import divergence
 from zoo.utils import system
 
@@ -29,7 +30,9 @@ class TrainingMonitor(lightning.Callback):
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         if (trainer.global_step + 1) % self.every == 0:
-            self.parts = [_part(name) for name, _ in module.model.named_parameters()]
+            self.parts = [
+                role.block or name.partition(".")[0] for name, role in roles(module.model).items()
+            ]
             parameters = list(module.model.parameters())
             self.gradients = _squares(parameter.grad for parameter in parameters)
             self.before = [parameter.detach().clone() for parameter in parameters]
@@ -70,12 +73,6 @@ class TrainingMonitor(lightning.Callback):
         divergence.refuse_metrics(module, row, trainer.global_step)
         for logger in trainer.loggers:
             logger.log_metrics(row, trainer.global_step)
-
-
-def _part(name: str) -> str:
-    """The block that a parameter is in (stack.blocks.3), or the module of the model where it is in none."""
-    words = name.split(".")
-    return ".".join(words[: words.index("blocks") + 2]) if "blocks" in words else words[0]
 
 
 def _squares(tensors: Iterable[Tensor | None]) -> Tensor:
