@@ -64,7 +64,7 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
 
     from benchmarks.suites import Loop
     from zoo.training import module as lightning_module
-    from zoo.training import runner
+    from zoo.training import trainer
     from zoo.training.callbacks import SeedEverything, Watch
     from zoo.training.signals import SignalCheckpoint
 
@@ -83,15 +83,15 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
 
         os.environ["FORCE_COLOR"] = "1"  # so that the bar is drawn
         _silent()
-        runner.sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
+        sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
         module = lightning_module.LMModule(composed, model, build("tokenizer", "byte"))
         with tempfile.TemporaryDirectory() as folder:
             watch = Watch(composed["trainer"]["log_every"], ENDLESS)
             last = SignalCheckpoint(Path(folder, "last.ckpt"), ENDLESS)
-            trainer = runner._trainer(
-                composed, Path(folder), {}, [watch, SeedEverything(0), Paced()], last, 0
+            fitting = trainer.build(
+                composed, Path(folder), {}, watch, [SeedEverything(0), Paced()], last, 0
             )
-            trainer.fit(module, torch.utils.data.DataLoader(Endless(), batch_size=None))
+            fitting.fit(module, torch.utils.data.DataLoader(Endless(), batch_size=None))
 
     return Loop(loop)
 

@@ -178,7 +178,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     told = train("run", *words, "resume=auto")
     for said in (caplog.text, told["note"]):
         assert re.search(
-            r"last.ckpt is damaged.*: going on from the one before, run/checkpoints/previous.ckpt",
+            r"last.ckpt is damaged.*: resuming from the one before, run/checkpoints/previous.ckpt",
             said,
         )
     assert equal(expected, weights("run"))
@@ -385,7 +385,7 @@ def test_a_data_worker_that_is_killed_ends_the_run_with_a_sentence(
         when(3, kill, patch)
         with pytest.raises(
             ZooError,
-            match=r"a process that reads data died \(.*\): .*lower loader.workers.*resume=auto",
+            match=r"a data worker died \(.*\): .*lower loader.workers.*resume=auto",
         ):
             train("run", *words)
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, (

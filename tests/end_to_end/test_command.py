@@ -180,7 +180,7 @@ def test_a_port_that_is_taken_meanwhile_is_a_sentence(
     monkeypatch.setattr(Trainer, "fit", taken)
     with pytest.raises(
         ZooError,
-        match=r"the processes that train together cannot reach each other .*: unset MASTER_ADDR and",
+        match=r"the ranks cannot reach each other .*: unset MASTER_ADDR and",
     ):
         train("run")
     assert "cannot reach each other" in summary("run")["error"]

@@ -231,7 +231,7 @@ def test_a_checkpoint_that_is_not_finite_is_passed_over_and_named(
     assert told["note"].startswith(
         f"run/checkpoints/last.ckpt is of a run that had diverged: {what} holds NaN, infinity"
     )
-    assert "going on from the one before, run/checkpoints/previous.ckpt" in told["note"]
+    assert "resuming from the one before, run/checkpoints/previous.ckpt" in told["note"]
     assert equal(expected, weights("run"))
     for name in ("last", "previous", "best"):
         harmed(f"run/checkpoints/{name}.ckpt", value, part)

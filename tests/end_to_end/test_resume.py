@@ -212,7 +212,7 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(train: Train) -> None
     train("run")
     before = Path("run/config.yaml").read_bytes()
     other = {
-        r"holds the state of optim=adamw, with which optim=muon cannot go on": (
+        r"holds the state of optim=adamw, which optim=muon cannot resume": (
             "optim=muon",
             "changing=[trainer,optim]",
         ),

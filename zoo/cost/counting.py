@@ -16,6 +16,7 @@ from typing import Any
 from zoo.cost import cluster
 from zoo.registry import build
 
+Replaced = tuple[dict[str, Any], str, Any]  # a module's tensors, and of one its name and itself
 BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
 
 
@@ -99,8 +100,8 @@ def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
 def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) -> cluster.Figures:
     """What zoo.cost.cluster needs to know of a model, counted with a micro-batch of this many sequences.
 
-    The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory; a model that
-    is given has its own replaced by such.
+    The forward pass is run on fake tensors of the CPU, which choose the kernels of real ones and hold no memory. A model that
+    is given, on the meta device, has its own tensors back at the end.
     """
     import numpy as np
     import torch
@@ -145,13 +146,16 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     hooks = [block.register_forward_pre_hook(enter) for block in blocks]
     hooks += [block.register_forward_hook(lambda *_: within.pop() and None) for block in blocks]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    replaced: list[Replaced] = []
     with mode as fake, torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        _pretend(model)
+        _pretend(model, replaced)
         own = {p.untyped_storage()._cdata for p in model.parameters()}
         given = {name: fake.from_tensor(tensor) for name, tensor in real.items()}
         hidden = pack(objective.run_model(model, given, lambda hidden, head, embedding: hidden))
     for hook in hooks:
         hook.remove()
+    for tensors, name, tensor in replaced:
+        tensors[name] = tensor
     by_block: dict[Any, int] = dict.fromkeys([None, *blocks], 0)
     for storage, (size, block) in kept.items():
         by_block[block] += 0 if storage in own else size
@@ -204,7 +208,7 @@ def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
     return int(sum(memory(config, model).values()))
 
 
-def _pretend(module: Any) -> None:
+def _pretend(module: Any, replaced: list[Replaced]) -> None:
     """Give what a token passes through fake tensors of the CPU (not every expert: a mixture can have tens of thousands)."""
     import torch
 
@@ -212,11 +216,12 @@ def _pretend(module: Any) -> None:
         for name, tensor in tensors.items():
             if tensor is not None:
                 empty = torch.empty_like(tensor, device="cpu")
+                replaced.append((tensors, name, tensor))
                 tensors[name] = (
                     torch.nn.Parameter(empty) if isinstance(tensor, torch.nn.Parameter) else empty
                 )
     for child in active_children(module):
-        _pretend(child)
+        _pretend(child, replaced)
 
 
 def table(cost: Mapping[str, Any], title: str) -> Any:

@@ -264,14 +264,18 @@ def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> A
         model = registry.build("arch", config["arch"], config)
     model.config = config
     registry.build("init", config["init"]).settle(model)
-    if device != "meta":
-        try:
-            model = model.to_empty(device=device)
-        except RuntimeError as error:
-            total = sum(parameter.numel() for parameter in model.parameters())
-            raise ZooError(
-                f"there is not the memory for a model of {total:,} parameters ({errors.first_line(error)}):"
-                " make it smaller; python -m zoo.cost says what one needs"
-            ) from error
-        initialise(model, config["init"], seed)
+    return model if device == "meta" else fill(model, seed=seed, device=device)
+
+
+def fill(model: Any, *, seed: int, device: str = "cpu") -> Any:
+    """Give a model on the meta device memory and its initial values. Raises ZooError for too little memory."""
+    try:
+        model.to_empty(device=device)
+    except RuntimeError as error:
+        total = sum(parameter.numel() for parameter in model.parameters())
+        raise ZooError(
+            f"there is not the memory for a model of {total:,} parameters ({errors.first_line(error)}):"
+            " make it smaller; python -m zoo.cost says what one needs"
+        ) from error
+    initialise(model, model.config["init"], seed)
     return model

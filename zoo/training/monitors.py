@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import lightning
@@ -13,6 +13,7 @@ from torch import Tensor
 from zoo.cost import gpus
 from zoo.models.roles import roles
 from zoo.training import divergence
+from zoo.training.callbacks import Watch
 from zoo.utils import system
 
 
@@ -153,13 +154,19 @@ class Spikes(lightning.Callback):
         vars(self).update(state)
 
 
-def asked_for(
-    settings: dict[str, Any], watch: Any, flops_per_token: float
+def configured(
+    settings: Mapping[str, Any], watch: Watch, flops_per_token: float
 ) -> list[lightning.Callback]:
-    """What is off unless asked for."""
-    found: list[lightning.Callback] = []
+    """The callbacks of this module that `trainer` switches on."""
+    callbacks: list[lightning.Callback] = []
     if settings["spike"] is not None:
-        found.append(Spikes(settings["spike"]))
+        callbacks.append(Spikes(settings["spike"]))
     if settings["watch_every"] is not None:
-        found.append(TrainingMonitor(settings["watch_every"], watch, flops_per_token))
-    return found
+        callbacks.append(TrainingMonitor(settings["watch_every"], watch, flops_per_token))
+    return callbacks
+
+
+def skipped_steps(trainer: lightning.Trainer) -> int:
+    """How many steps were skipped for a spike of the loss."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return sum(spikes.skipped for spikes in callbacks if isinstance(spikes, Spikes))
