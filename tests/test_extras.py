@@ -1,4 +1,4 @@
-"""What is not installed is told of in one way, with the extra that brings it."""
+"""Extras: a missing package is named in one form, with the extra that brings it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def imported() -> Iterator[tuple[Path, str]]:
                 yield path, node.module.split(".")[0]
 
 
-def test_every_extra_is_known_with_what_it_brings() -> None:
+def test_every_extra_declares_its_packages() -> None:
     declared = {extra: packages(names) for extra, names in PROJECT["optional-dependencies"].items()}
     for module, extra in extras.EXTRAS.items():
         assert module.split(".")[-1] in declared[extra]
 
 
-def test_every_import_that_the_base_does_not_bring_is_of_an_extra() -> None:
+def test_every_import_is_a_dependency_or_belongs_to_an_extra() -> None:
     base = (
         packages(PROJECT["dependencies"])
         | set(sys.stdlib_module_names)
@@ -68,7 +68,7 @@ def test_every_import_that_the_base_does_not_bring_is_of_an_extra() -> None:
     } == set()
 
 
-def test_how_to_install_is_said_in_one_place() -> None:
+def test_install_advice_is_written_in_one_place() -> None:
     saying = [
         path
         for path in {path for path, _ in imported()}
@@ -109,7 +109,7 @@ NEEDS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("what", NEEDS)
-def test_what_is_missing_is_told_with_its_extra(
+def test_missing_package_is_named_with_its_extra(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, extra, use = NEEDS[what]
@@ -128,7 +128,7 @@ def test_what_is_missing_is_told_with_its_extra(
         ("safetensors", ["ckpt=x", "out=y.safetensors"], "hf"),
     ],
 )
-def test_the_command_tells_what_is_missing(
+def test_export_command_names_the_missing_package(
     module: str, words: list[str], extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from zoo.hf.__main__ import main
@@ -140,7 +140,7 @@ def test_the_command_tells_what_is_missing(
 
 
 @pytest.mark.parametrize("module", ["scipy", "matplotlib"])
-def test_the_harness_tells_what_is_missing(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harness_names_the_missing_package(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = importlib.import_module("ablations")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SystemExit, match=rf"needs {module}.*transformer-zoo\[report\]'"):

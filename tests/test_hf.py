@@ -1,4 +1,4 @@
-"""Weights in and out of transformers, which is the judge: equal logits with every mask, and a round trip without a bit lost."""
+"""Conversion judged by transformers: equal logits with every mask, and an exact round trip."""
 
 from __future__ import annotations
 
@@ -197,7 +197,9 @@ def tokens(length: int = LENGTH, seed: int = 0) -> Tensor:
 
 
 def pairs(case: str, model: Any, ours: Any, mask: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Their outputs and ours where there are tokens. Where theirs count positions from the padding on, ours are told so."""
+    """Their outputs and ours where there are tokens. Where theirs count positions from the padding
+    on, ours are told so.
+    """
     given: dict[str, Any] = {} if mask is None else {"attention_mask": mask.long()}
     real = torch.ones(2, LENGTH, dtype=torch.bool) if mask is None else mask
     x = tokens()
@@ -225,7 +227,7 @@ def pairs(case: str, model: Any, ours: Any, mask: Tensor | None) -> Iterator[tup
 @EVERY
 @pytest.mark.parametrize("mask", [None, LEFT, LEFT.flip(1)], ids=["whole", "left", "right"])
 @torch.no_grad()
-def test_the_logits_are_those_of_transformers(case: str, mask: Tensor | None) -> None:
+def test_logits_match_transformers(case: str, mask: Tensor | None) -> None:
     model = theirs(case)
     for expected, actual in pairs(case, model, hf.from_hf(model), mask):
         assert expected.std() > 0.02
@@ -233,7 +235,7 @@ def test_the_logits_are_those_of_transformers(case: str, mask: Tensor | None) ->
 
 
 @EVERY
-def test_a_round_trip_loses_no_bit(case: str) -> None:
+def test_round_trip_is_exact_to_the_bit(case: str) -> None:
     model = theirs(case)
     back = hf.to_hf(hf.from_hf(model))
     assert type(back) is type(model)
@@ -247,7 +249,7 @@ def test_a_round_trip_loses_no_bit(case: str) -> None:
 
 
 @EVERY
-def test_a_round_trip_keeps_the_special_tokens(case: str) -> None:
+def test_round_trip_preserves_special_tokens(case: str) -> None:
     """Those of the configuration and those of generation, which can be others."""
     model = theirs(case)
     ids = {
@@ -272,8 +274,10 @@ def test_a_round_trip_keeps_the_special_tokens(case: str) -> None:
         assert {name: after.get(name) for name in expected} == expected
 
 
-def test_a_model_of_the_zoo_has_none_of_a_class_own_special_tokens() -> None:
-    """The ids that a class of transformers starts with are of the vocabulary that it was first made for."""
+def test_zoo_model_exports_without_the_class_default_special_tokens() -> None:
+    """The ids that a class of transformers starts with are of the vocabulary that it was first made
+    for.
+    """
     for name in ("llama3_8b", "bart_base", "t5_small", "modernbert_base"):
         exported = hf.to_hf(zoo.build(name, "size=tiny"))
         for part in [
@@ -287,7 +291,7 @@ def test_a_model_of_the_zoo_has_none_of_a_class_own_special_tokens() -> None:
 
 
 @EVERY
-def test_a_saved_folder_is_loaded(case: str, tmp_path: Any) -> None:
+def test_saved_folder_is_loaded(case: str, tmp_path: Any) -> None:
     model = theirs(case)
     model.save_pretrained(tmp_path)
     ours, loaded = hf.from_hf(model).state_dict(), hf.from_hf(tmp_path).state_dict()
@@ -311,7 +315,9 @@ def test_bfloat16_weights_stay_bfloat16() -> None:
     ],
     ids=str,
 )
-def test_a_model_that_transformers_has_not_is_refused_by_name(words: list[str], told: str) -> None:
+def test_model_without_counterpart_in_transformers_is_refused_by_name(
+    words: list[str], told: str
+) -> None:
     with pytest.raises(ZooError, match=told):
         hf.to_hf(zoo.build(words[0].removeprefix("model="), "size=tiny", *words[1:]))
 
@@ -328,7 +334,7 @@ def test_a_model_that_transformers_has_not_is_refused_by_name(words: list[str], 
         ("bart", {"decoder_ffn_dim": 60}, "ffn_dim differ"),
     ],
 )
-def test_a_model_that_the_zoo_has_not_is_refused_by_name(
+def test_model_without_counterpart_in_the_zoo_is_refused_by_name(
     case: str, changes: dict[str, Any], told: str
 ) -> None:
     name, numbers = CASES[case]
@@ -337,7 +343,7 @@ def test_a_model_that_the_zoo_has_not_is_refused_by_name(
         hf.from_hf(kind(kind.config_class(**(numbers | changes))))
 
 
-def test_another_class_and_a_wrong_place_are_refused_by_name(tmp_path: Any) -> None:
+def test_unknown_class_and_missing_folder_are_refused_by_name(tmp_path: Any) -> None:
     config = transformers.BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=VOCAB)
     with pytest.raises(ZooError, match="BloomForCausalLM has no counterpart"):
         hf.from_hf(transformers.BloomForCausalLM(config))
@@ -346,7 +352,7 @@ def test_another_class_and_a_wrong_place_are_refused_by_name(tmp_path: Any) -> N
 
 
 @pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
-def test_a_trained_run_is_exported_with_its_tokenizer(
+def test_trained_run_is_exported_with_its_tokenizer(
     tokenizer: str, tmp_path: Any, capsys: Any, monkeypatch: Any
 ) -> None:
     from zoo.checkpoints import weights
@@ -405,12 +411,12 @@ def test_a_trained_run_is_exported_with_its_tokenizer(
     ],
     ids=str,
 )
-def test_what_transformers_would_not_heed_is_not_exported(words: list[str], told: str) -> None:
+def test_option_that_transformers_would_ignore_is_not_exported(words: list[str], told: str) -> None:
     with pytest.raises(ZooError, match=told):
         hf.to_hf(zoo.build(words[0].removeprefix("model="), "size=tiny", *words[1:]))
 
 
-def test_an_export_that_says_something_else_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_with_other_outputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = zoo.build("gpt2", "size=tiny", "arch.layers=2")
     build = transformers.GPT2LMHeadModel.forward
     monkeypatch.setattr(

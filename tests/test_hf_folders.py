@@ -1,4 +1,4 @@
-"""Folders of transformers that are damaged, incomplete or ambiguous: one sentence with what to do, and no made-up weights."""
+"""Damaged, incomplete or ambiguous folders: one sentence of advice, and no random weights."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_damaged_folder_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("architectures", [None, [], "GPT2LMHeadModel"])
-def test_a_model_type_of_one_class_needs_no_architectures(
+def test_architectures_are_optional_for_a_model_type_of_one_class(
     architectures: Any, whole: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(whole / "one", tmp_path / "model"))
@@ -173,7 +173,7 @@ def test_a_model_type_of_one_class_needs_no_architectures(
     )
 
 
-def test_pickled_weights_are_refused_with_a_way_that_works(whole: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_refused_with_a_working_conversion(whole: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole / "one", tmp_path / "model"))
     pickled(folder)
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_pickled_weights_are_refused_with_a_way_that_works(whole: Path, tmp_path
         ({}, "not {}"),
     ],
 )
-def test_what_is_no_folder_is_told_so(
+def test_missing_folder_is_refused_by_name(
     source: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -214,6 +214,6 @@ def test_what_is_no_folder_is_told_so(
         hf.from_hf(source)
 
 
-def test_a_file_is_told_from_its_folder(whole: Path) -> None:
+def test_file_instead_of_folder_is_refused(whole: Path) -> None:
     with pytest.raises(ZooError, match="is a file: give the folder"):
         hf.from_hf(whole / "one" / WEIGHTS)

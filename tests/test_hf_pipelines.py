@@ -1,4 +1,4 @@
-"""Runs exported by the command, read by transformers alone: its pipelines write and fill in what the zoo does."""
+"""Exported runs read by transformers alone: its pipelines do what the zoo does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ NEW = 10
 
 
 def exported(folder: Path, model: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A run of this model as its end leaves it, with weights that tell apart what they are given, exported by the command."""
+    """A run of this model as its end leaves it, with weights that tell apart what they are given,
+    exported by the command.
+    """
     made = config.compose([f"model={model}", "size=tiny", "arch.dim=32", "arch.length=64", *words])
     tokenizer = build("tokenizer", made["tokenizer"])
     tokenizer.train(TEXTS)
@@ -73,7 +75,7 @@ def exported(folder: Path, model: str, words: list[str], monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("model", "words"), [*((model, PAIRS) for model in DECODERS), ("gpt2", BYTES)], ids=str
 )
-def test_text_generation_writes_what_the_zoo_does(
+def test_text_generation_pipeline_matches_the_zoo(
     model: str, words: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     ours = exported(tmp_path, model, words, monkeypatch)
@@ -90,7 +92,7 @@ def test_text_generation_writes_what_the_zoo_does(
 @pytest.mark.parametrize(
     ("model", "words"), [*((model, PAIRS) for model in ENCODERS), ("bert_base", BYTES)], ids=str
 )
-def test_fill_mask_fills_in_what_the_zoo_does(
+def test_fill_mask_pipeline_matches_the_zoo(
     model: str, words: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     ours = exported(tmp_path, model, words, monkeypatch)
@@ -131,7 +133,7 @@ def test_fill_mask_fills_in_what_the_zoo_does(
     ],
     ids=str,
 )
-def test_an_encoder_decoder_writes_what_the_zoo_does(
+def test_encoder_decoder_pipeline_matches_the_zoo(
     model: str, words: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     ours = exported(tmp_path, model, words, monkeypatch)

@@ -1,4 +1,4 @@
-"""What stands in the way of an export is named exactly: of every component, put into every model that can be exported."""
+"""Refused exports: the differing part is named, for every component in every exportable model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ GROUPS = ("embed", "head", "norm", "residual", "block", "pos", "attn", "ffn")
 
 
 def exchanged(model: str, group: str) -> Iterator[tuple[Choice, Any]]:
-    """A small model of this name, without weights, with each component of a group that it can have in the place of its own."""
+    """A small model of this name, without weights, with each component of a group that it can have
+    in the place of its own.
+    """
     name, *changes = model.split()
     base = config.compose([f"model={name}", "size=tiny", *changes])
     for choice in choices(group):
@@ -43,7 +45,9 @@ def refusal(model: Any) -> str | None:
 
 
 def named(told: str) -> dict[str, set[str]]:
-    """The classes that a refusal offers as the closest, the first first, and the groups that it names for each."""
+    """The classes that a refusal offers as the closest, the first first, and the groups that it
+    names for each.
+    """
     offered = re.findall(r"(?:the closest, |; )(\w+),? lacks ([^;]*)", told)
     assert offered, told
     return {
@@ -55,7 +59,7 @@ def named(told: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("family", ["GPT2LMHeadModel", "T5ForConditionalGeneration"])
-def test_a_refused_part_is_named_alone(family: str) -> None:
+def test_refusal_names_only_the_differing_part(family: str) -> None:
     """Of each group the first that is refused; the others are in the slow test."""
     refused = set()
     for group in GROUPS:
@@ -76,7 +80,7 @@ def test_a_refused_part_is_named_alone(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_refused_part_is_named_alone(family: str, group: str) -> None:
+def test_refusal_names_only_the_differing_part_for_every_family(family: str, group: str) -> None:
     for choice, model in exchanged(FAMILIES[family].model, group):
         if told := refusal(model):
             assert {group} in named(told).values(), (
@@ -102,7 +106,7 @@ def test_every_refused_part_is_named_alone(family: str, group: str) -> None:
         ("gpt2 arch.pattern=[{norm:rms},{}]", "closest, GPT2LMHeadModel, lacks arch.pattern$"),
     ],
 )
-def test_options_that_stand_in_the_way_are_named(words: str, told: str) -> None:
+def test_refusal_names_the_differing_options(words: str, told: str) -> None:
     model, *changes = words.split()
     with pytest.raises(ZooError, match=told):
         hf.counterpart(zoo.build(model, "size=tiny", *changes))
@@ -117,7 +121,9 @@ def test_options_that_stand_in_the_way_are_named(words: str, told: str) -> None:
         ("llama3_8b", "encoder_decoder", "ConditionalGeneration"),
     ],
 )
-def test_no_class_of_another_architecture_is_offered(model: str, arch: str, closest: str) -> None:
+def test_refusal_offers_only_classes_of_the_same_architecture(
+    model: str, arch: str, closest: str
+) -> None:
     told = refusal(zoo.build(model, "size=tiny", f"arch={arch}"))
     assert told is not None
     assert all(re.search(closest, name) for name in named(told))

@@ -1,4 +1,4 @@
-"""The loss in parts: the same numbers as from all logits at once, whatever the head."""
+"""The chunked loss: the numbers of all logits at once, for every head."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def made(choice: dict[str, Any]) -> tuple[Any, Tensor, Tensor, Tensor]:
     return head, embedding, hidden, labels
 
 
-def test_every_head_that_gives_logits_is_here() -> None:
+def test_every_head_with_logits_is_tested() -> None:
     assert {head["name"] for head in HEADS} == set(entries("head")) - {"pooler"}
 
 
 @each_head
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_value_and_gradients_are_those_of_all_logits_at_once(
+def test_chunked_loss_and_gradients_match_the_full_ones(
     choice: dict[str, Any], smoothing: float
 ) -> None:
     head, embedding, hidden, labels = made(choice)
@@ -73,7 +73,7 @@ def test_value_and_gradients_are_those_of_all_logits_at_once(
 
 
 @each_head
-def test_gradients_are_the_slopes(choice: dict[str, Any]) -> None:
+def test_chunked_loss_passes_gradcheck(choice: dict[str, Any]) -> None:
     head, embedding, hidden, labels = made(choice)
 
     def value(hidden: Tensor, embedding: Tensor, *_: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def test_gradients_are_the_slopes(choice: dict[str, Any]) -> None:
     assert torch.autograd.gradcheck(value, (hidden, embedding, *head.parameters()))
 
 
-def test_what_is_frozen_is_left_alone() -> None:
+def test_frozen_embedding_gets_no_gradient() -> None:
     head, embedding, hidden, labels = made({"name": "linear", "bias": True})
     embedding.requires_grad_(False)
     loss.summed_nats(hidden, head, embedding, labels, IGNORE, 0.0).backward()
@@ -91,7 +91,7 @@ def test_what_is_frozen_is_left_alone() -> None:
     assert hidden.grad is not None
 
 
-def test_an_evaluation_in_parts_is_that_of_all_logits_at_once() -> None:
+def test_chunked_evaluation_matches_the_full_one() -> None:
     head, embedding, hidden, labels = made({"name": "linear"})
     nats, right = loss.nats_and_hits(hidden, head, embedding, labels, IGNORE)
     logits = head(hidden, embedding)
@@ -99,7 +99,7 @@ def test_an_evaluation_in_parts_is_that_of_all_logits_at_once() -> None:
     assert torch.equal(right, logits.argmax(-1) == labels)
 
 
-def test_in_bfloat16_under_autocast() -> None:
+def test_chunked_loss_under_bfloat16_autocast() -> None:
     head, embedding, hidden, labels = made({"name": "linear", "tied": False})
     head, hidden = head.float(), hidden.detach().float().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
@@ -117,7 +117,7 @@ def test_in_bfloat16_under_autocast() -> None:
 
 
 @each_head
-def test_of_logits_in_16_bits_the_loss_is_in_32(choice: dict[str, Any]) -> None:
+def test_loss_of_bfloat16_logits_is_float32(choice: dict[str, Any]) -> None:
     """That of the same logits in float64; a sum in bfloat16 would be off by a hundredth."""
     head, embedding, hidden, labels = made(choice)
     head, embedding, hidden = head.bfloat16(), embedding.bfloat16(), hidden.bfloat16()

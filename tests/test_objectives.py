@@ -1,4 +1,4 @@
-"""What each objective asks of a model, worked out by hand, and the streams that what it draws comes from."""
+"""Objectives: their batches and losses worked out by hand, and their random draws."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Fixed(torch.nn.Module):
         )
 
 
-def test_the_next_token_is_the_label_once() -> None:
+def test_clm_labels_each_next_token_once() -> None:
     """A model that copies what it sees is right about the label a place later, and only there."""
     made, raw = objective("clm", 8), blocks(8, 3, short=5)
     batch = made.prepare(raw.__getitems__(range(3)), 0)
@@ -70,7 +70,7 @@ def test_the_next_token_is_the_label_once() -> None:
     assert batch["labels"].flatten()[:19].tolist() == raw.tokens.ids[1:].tolist()
 
 
-def test_end_of_text_is_learned_although_it_is_the_padding() -> None:
+def test_end_of_text_is_a_label_although_it_also_pads() -> None:
     for name in ("clm", "span", "seq2seq"):
         batch = objective(name).prepare(blocks(64, 40, short=30).__getitems__(range(40)), 0)
         assert (batch["labels"] == EOT).any(), name
@@ -80,8 +80,10 @@ def test_end_of_text_is_learned_although_it_is_the_padding() -> None:
     assert batch["labels"].tolist() == [[1, 2, EOT, IGNORE]]
 
 
-def test_masked_proportions() -> None:
-    """Within four standard errors of a binomial: 15 % chosen, of which 80 % masked, 10 % another token, 10 % kept."""
+def test_mask_and_random_proportions_follow_the_options() -> None:
+    """Within four standard errors of a binomial: 15 % chosen, of which 80 % masked, 10 % another
+    token, 10 % kept.
+    """
     made, raw = objective("mlm", 256), blocks(256, 800)
     before = raw.__getitems__(range(800))["tokens"]
     batch = made.prepare(raw.__getitems__(range(800)), 0)
@@ -104,7 +106,7 @@ def test_masked_proportions() -> None:
     assert others.max() < VOCAB
 
 
-def test_no_place_is_shown_as_end_of_text_whichever_id_that_is() -> None:
+def test_random_replacements_are_never_end_of_text() -> None:
     for eot in range(4):
         made = registry.build(
             "objective",
@@ -119,7 +121,7 @@ def test_no_place_is_shown_as_end_of_text_whichever_id_that_is() -> None:
         assert set(shown.flatten().tolist()) == {0, 1, 2, 3} - {eot}
 
 
-def test_masks_are_labelled_and_nothing_else() -> None:
+def test_only_chosen_tokens_are_labelled() -> None:
     made, raw = objective("mlm", 64, rate=0.5), blocks(64, 4, short=40)
     before = raw.__getitems__(range(4))
     batch = made.prepare(before, 0)
@@ -136,7 +138,7 @@ def test_masks_are_labelled_and_nothing_else() -> None:
     close(loss, F.cross_entropy(logits[chosen], before["tokens"][chosen], reduction="sum"))
 
 
-def test_an_evaluation_hides_at_a_rate_of_its_own() -> None:
+def test_eval_rate_replaces_rate_in_evaluations() -> None:
     raw = blocks(64, 8).__getitems__(range(8))
     learns, asked = objective("mlm", 64, rate=0.8, eval_rate=0.1), objective("mlm", 64, rate=0.1)
     for given, like in (
@@ -148,7 +150,7 @@ def test_an_evaluation_hides_at_a_rate_of_its_own() -> None:
     assert (learns.labelled_fraction, learns.rate) == (0.8, 0.8), "it learns as before"
 
 
-def test_a_step_in_which_nothing_is_hidden_moves_nothing() -> None:
+def test_step_with_no_masked_token_has_zero_loss() -> None:
     made = objective("mlm", 4, rate=1e-9)
     loss, count = made(
         Fixed(torch.randn(1, 4, VOCAB + 1)), made.prepare(blocks(4, 1).__getitems__([0]), 0)
@@ -157,7 +159,9 @@ def test_a_step_in_which_nothing_is_hidden_moves_nothing() -> None:
 
 
 def restored(made: Any, inputs: Sequence[int], targets: Sequence[int]) -> list[int]:
-    """The text, from inputs and targets: each sentinel exchanged for what the targets have behind it."""
+    """The text, from inputs and targets: each sentinel exchanged for what the targets have behind
+    it.
+    """
     fills = iter(made.parse_output(targets))
     return [
         token for seen in inputs for token in (next(fills) if seen >= made.sentinel else [seen])
@@ -165,7 +169,7 @@ def restored(made: Any, inputs: Sequence[int], targets: Sequence[int]) -> list[i
 
 
 @pytest.mark.parametrize("length", [8, 31, 64, 256, 512])
-def test_spans_and_what_is_left_are_the_text(length: int) -> None:
+def test_spans_and_inputs_together_restore_the_text(length: int) -> None:
     made, raw = objective("span", length), blocks(length, 6)
     batch = made.prepare(raw.__getitems__(range(6)), 3)
     assert batch["tokens"].shape == (6, made.inputs)
@@ -183,8 +187,9 @@ def test_spans_and_what_is_left_are_the_text(length: int) -> None:
         assert max(sentinels) == VOCAB + made.extra - 1
 
 
-def test_the_lengths_of_span_corruption_are_those_of_the_paper() -> None:
-    """T5's 512 inputs come from blocks of 568 and have 114 targets, an end-of-text in each; here, targets end by a sentinel.
+def test_span_lengths_match_the_t5_paper() -> None:
+    """T5's 512 inputs come from blocks of 568 and have 114 targets, an end-of-text in each; here,
+    targets end by a sentinel.
 
     Raffel et al. 2019, section 3.1.4: 15 % of the tokens, spans of 3 on average.
     """
@@ -199,7 +204,7 @@ def test_the_lengths_of_span_corruption_are_those_of_the_paper() -> None:
     assert inner == pytest.approx(0.15, abs=0.01)
 
 
-def test_the_last_block_of_a_split_is_corrupted_too() -> None:
+def test_padded_last_block_is_corrupted() -> None:
     for short in range(62):
         made, raw = objective("span", 64), blocks(64, 2, short=short)
         batch, last = made.prepare(raw.__getitems__([0, 1]), 0), raw[1]
@@ -212,7 +217,7 @@ def test_the_last_block_of_a_split_is_corrupted_too() -> None:
         assert (batch["decoder_tokens"] >= 0).all()
 
 
-def test_pairs_are_the_halves_of_a_block() -> None:
+def test_seq2seq_predicts_the_second_half_from_the_first() -> None:
     raw = blocks(9, 2, short=7)
     batch = objective("seq2seq", 9).prepare(raw.__getitems__([0, 1]), 0)
     ids = raw.tokens.ids.tolist()
@@ -222,8 +227,10 @@ def test_pairs_are_the_halves_of_a_block() -> None:
     assert batch["padding_mask"].tolist() == [[True] * 4, [True, True, False, False]]
 
 
-def test_label_smoothing_spreads_over_the_vocabulary_and_counts_no_padding() -> None:
-    """Szegedy et al. 2016, section 7: (1 - ε)·H(label) + ε·mean over the vocabulary; an evaluation is without it."""
+def test_label_smoothing_spreads_over_the_vocabulary_and_ignores_padding() -> None:
+    """Szegedy et al. 2016, section 7: (1 - ε)·H(label) + ε·mean over the vocabulary; an evaluation
+    is without it.
+    """
     made = objective("seq2seq", 8, smoothing=0.1)
     batch = made.prepare(blocks(8, 2, short=2).__getitems__([0, 1]), 0)
     logits = torch.randn(2, 4, VOCAB + 1)
@@ -242,7 +249,7 @@ def test_label_smoothing_spreads_over_the_vocabulary_and_counts_no_padding() -> 
 
 
 @each_objective
-def test_what_is_drawn_for_a_row_depends_on_its_index_alone(name: str) -> None:
+def test_random_draws_depend_on_the_block_index_alone(name: str) -> None:
     made, raw = pickle.loads(pickle.dumps(objective(name))), blocks(64, 5)  # noqa: S301
 
     def rows(indices: list[int], seed: int = 7) -> list[tuple[list[int], list[int]]]:
@@ -257,7 +264,7 @@ def test_what_is_drawn_for_a_row_depends_on_its_index_alone(name: str) -> None:
 
 
 @each_objective
-def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
+def test_model_is_called_with_its_inputs_and_fills_the_trace(name: str) -> None:
     made = objective(name)
     composed = config.compose(
         [
@@ -291,7 +298,8 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
     [
         (
             "objective=mlm",
-            "objective=mlm trains arch=encoder, not arch=decoder: choose objective=clm or copy or induction, or arch",
+            "objective=mlm trains arch=encoder, not arch=decoder: choose objective=clm or copy or"
+            " induction, or arch",
         ),
         ("arch=encoder", "choose objective=mlm, or arch=decoder"),
         ("model=t5 objective=clm", "choose objective=seq2seq or span, or arch=decoder"),
@@ -305,7 +313,8 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
         ),
         (
             "model=bert arch.vocab=257",
-            "arch.vocab=257 is smaller than the tokenizer's 257 ids and the 1 more of objective=mlm",
+            "arch.vocab=257 is smaller than the tokenizer's 257 ids and the 1 more of"
+            " objective=mlm",
         ),
         (
             "model=t5 arch.vocab=260",
@@ -318,7 +327,7 @@ def test_the_model_is_called_as_it_is_and_writes_its_trace(name: str) -> None:
         ),
     ],
 )
-def test_an_objective_that_a_model_cannot_serve_is_refused_by_name(words: str, said: str) -> None:
+def test_incompatible_objective_and_model_are_refused_by_name(words: str, said: str) -> None:
     composed = config.compose(words.split())
     with pytest.raises(ZooError, match=said):
         objectives.check(composed, models.build(composed, device="meta"))
@@ -341,13 +350,13 @@ def test_an_objective_that_a_model_cannot_serve_is_refused_by_name(words: str, s
         ({"name": "seq2seq", "smoothing": 1.0}, "objective.smoothing"),
     ],
 )
-def test_options_without_meaning_are_refused(choice: dict[str, Any], said: str) -> None:
+def test_objective_options_out_of_range_are_refused(choice: dict[str, Any], said: str) -> None:
     with pytest.raises(ZooError, match=said):
         registry.build("objective", choice, Byte(), 64)
 
 
 @pytest.mark.parametrize("arch", ["encoder", "encoder_decoder"])
-def test_flops_of_the_other_families_are_those_that_torch_counts(arch: str) -> None:
+def test_flops_of_encoders_and_encoder_decoders_match_torch(arch: str) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     shape = {"name": arch, "dim": 16, "layers": 2, "heads": 4, "length": 16, "vocab": 32}
@@ -359,8 +368,10 @@ def test_flops_of_the_other_families_are_those_that_torch_counts(arch: str) -> N
     assert 2 * 12 * cost.flops(model, 12) == counter.get_total_flops()
 
 
-def test_what_a_cache_holds_by_family() -> None:
-    """An encoder keeps nothing; a decoder behind one keeps its own keys and values, and those of the encoder's memory."""
+def test_cache_bytes_by_family() -> None:
+    """An encoder keeps nothing; a decoder behind one keeps its own keys and values, and those of
+    the encoder's memory.
+    """
     words = ["arch.dim=16", "arch.layers=3", "arch.heads=4", "arch.length=64"]
     assert cost.of(config.compose(["model=bert", *words]))["kv_cache_bytes"] == 0
     assert cost.of(config.compose(["model=t5", *words]))["kv_cache_bytes_per_token"] == 2 * (
@@ -369,7 +380,7 @@ def test_what_a_cache_holds_by_family() -> None:
 
 
 @pytest.mark.parametrize("model", ["bert", "t5"])
-def test_training_memory_knows_the_objective(model: str) -> None:
+def test_training_memory_depends_on_the_objective(model: str) -> None:
     """Few logits of a masked model, and a decoder's short targets, against logits everywhere."""
     few, many = (
         cost.training_memory(config.compose([f"model={model}", *words]))
@@ -381,8 +392,10 @@ def test_training_memory_knows_the_objective(model: str) -> None:
     assert few < many
 
 
-def test_an_encoder_decoder_generates_with_its_cache_as_without() -> None:
-    """The likeliest token each time, from whole forward passes; and the rows of a batch as each alone."""
+def test_encoder_decoder_generates_the_same_with_and_without_cache() -> None:
+    """The likeliest token each time, from whole forward passes; and the rows of a batch as each
+    alone.
+    """
     composed = config.compose(
         ["model=t5", "arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=32", "pos=rope"]
     )

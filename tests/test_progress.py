@@ -1,4 +1,4 @@
-"""What takes time is spoken of while it does: what it is, how far, how fast; what is quick is not."""
+"""Progress: long work shows what it is, how far and how fast; quick work shows nothing."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def said(monkeypatch: pytest.MonkeyPatch, terminal: bool, total: int = 0) -> str
     return stream.getvalue()
 
 
-def test_what_takes_time_is_a_plain_line_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_a_terminal_is_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(monkeypatch, terminal=False) == "reading …\n"
     assert "\x1b" not in said(monkeypatch, terminal=False, total=10_000_000)
 
 
-def test_work_on_bytes_says_how_far_it_is_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_bytes_shows_position_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     for terminal in (False, True):
         line = said(monkeypatch, terminal, total=10_000_000)
         assert "of 10.0 MB, " in line
         assert "MB/s" in line
 
 
-def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_is_cleared_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = said(monkeypatch, terminal=True)
     assert shown.startswith("\r\x1b[Kreading")
     assert shown.endswith("\r\x1b[K")
     assert "\n" not in shown
 
 
-def test_what_is_quick_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_work_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "QUICK", threading.TIMEOUT_MAX)
     stream = Stream(terminal=True)
     with progress.doing("reading", stream=stream):
@@ -68,7 +68,7 @@ def test_what_is_quick_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None
     assert stream.getvalue() == ""
 
 
-def test_only_the_first_process_speaks_and_none_when_nobody_reads(
+def test_only_rank_zero_shows_progress_and_a_closed_stream_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "QUICK", 0.0)
@@ -82,7 +82,7 @@ def test_only_the_first_process_speaks_and_none_when_nobody_reads(
         assert threading.active_count() == before
 
 
-def test_no_command_that_is_printed_is_put_together_by_hand() -> None:
+def test_printed_commands_are_quoted_by_one_function() -> None:
     """A value in it comes from registry.command or shlex, which quote it."""
     by_hand = []
     for path in [
@@ -110,6 +110,6 @@ def test_no_command_that_is_printed_is_put_together_by_hand() -> None:
 
 
 @pytest.mark.parametrize("path", ["my runs/a b", "it's", "$HOME", "a;b", "*", 'say "x"', "Bücher"])
-def test_a_command_means_to_a_shell_what_it_says(path: str) -> None:
+def test_printed_command_survives_shell_parsing(path: str) -> None:
     line = errors.command("zoo.generate", f"ckpt={path}", 'prompt="def "')
     assert shlex.split(line) == ["python", "-m", "zoo.generate", f"ckpt={path}", 'prompt="def "']

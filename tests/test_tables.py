@@ -1,9 +1,10 @@
-"""Every table at 80 columns and in a pipe: no word is broken, and what is left out for want of room is said."""
+"""Every table at 80 columns and in a pipe: no word is broken, and missing columns are named."""
 
 from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 from argparse import Namespace
 from collections.abc import Callable
@@ -37,7 +38,8 @@ VERDICTS = ["baseline", "inconclusive", "exploratory"]
 
 
 def shown(*consoles: Console) -> list[str]:
-    return [re.sub(r"\x1b\[[0-9;]*m", "", str(console.file.getvalue())) for console in consoles]  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    return [re.sub(r"\x1b\[[0-9;]*m", "", str(console.file.getvalue())) for console in consoles]
 
 
 def terminal(width: int = 80) -> Console:
@@ -190,9 +192,7 @@ def test_no_word_of_a_table_is_broken(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, None])
-def test_a_reports_first_screen_is_whole(
-    width: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_screen_of_a_report_fits(width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     where = terminal(width) if width else pipe()
     runs = [
         Run(
@@ -228,7 +228,7 @@ def test_a_reports_first_screen_is_whole(
         assert any(word in line for line in text.splitlines()), (word, text)
 
 
-def test_a_report_prints_what_it_knows_before_it_draws(
+def test_report_prints_its_result_before_it_draws_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def draw(*_: Any) -> None:
@@ -236,15 +236,21 @@ def test_a_report_prints_what_it_knows_before_it_draws(
 
     for number in range(2):
         (tmp_path / str(number)).mkdir()
-        told = f'{{"status": "finished", "seed": {number}, "overrides": ["norm=rms"], "metrics": {{"val/loss": 2}}}}'
-        (tmp_path / str(number) / "summary.json").write_text(told, encoding="utf-8")
+        summary = {
+            "status": "finished",
+            "seed": number,
+            "overrides": ["norm=rms"],
+            "metrics": {"val/loss": 2},
+        }
+        file = tmp_path / str(number) / "summary.json"
+        file.write_text(json.dumps(summary), encoding="utf-8")
     monkeypatch.setattr(writing, "_write", draw)
     with pytest.raises(Taken):
         report.show(tmp_path)
     assert "2 finished" in capsys.readouterr().out
 
 
-def test_a_name_that_no_width_holds_is_cut_and_nothing_else() -> None:
+def test_only_a_name_too_long_for_the_width_is_cut() -> None:
     table = Table("arm", "verdict", box=None, padding=(0, 2, 0, 0))
     table.add_row("x" * 200, "inconclusive")
     narrow = terminal(40)
@@ -254,7 +260,7 @@ def test_a_name_that_no_width_holds_is_cut_and_nothing_else() -> None:
     assert text.count("x") == 200, "all of the name is there"
 
 
-def test_a_long_cell_folds_before_a_label_does() -> None:
+def test_long_cells_fold_before_labels() -> None:
     table, where = Table("what", "value", "about", box=None), terminal(60)
     table.add_row(
         "bits per byte", "7.902", "of the hidden tokens alone, which are read from both sides"
@@ -265,7 +271,7 @@ def test_a_long_cell_folds_before_a_label_does() -> None:
     assert any("both sides" in line for line in lines)
 
 
-def test_every_module_that_makes_a_table_is_tested() -> None:
+def test_every_module_that_prints_a_table_is_tested() -> None:
     """Each is in TABLES, or has a test of its own here or where its screen is tested."""
     own = {
         "ablations.report.writing",
@@ -287,7 +293,7 @@ def test_every_module_that_makes_a_table_is_tested() -> None:
     assert making == {*TABLES, *own}
 
 
-def test_a_result_and_a_plan_for_many_gpus_are_whole() -> None:
+def test_result_and_multi_gpu_plan_fit_without_folding() -> None:
     parts = (
         "micro_batches",
         "tokens",

@@ -1,3 +1,5 @@
+"""The token cache: every byte, one build, and its folder."""
+
 import json
 import logging
 import pickle
@@ -48,7 +50,7 @@ def test_every_byte_is_accounted_for(folder, tmp_path, tokenizer):
     assert json.loads(json.dumps(summary)) == summary
 
 
-def test_the_second_load_reads_and_does_not_build(folder, tmp_path, monkeypatch):
+def test_second_load_reads_the_cache(folder, tmp_path, monkeypatch):
     first = load(source(folder), BPE(vocab=300), tmp_path / "cache")
     monkeypatch.setattr(cache, "_build", None)
     second = load(source(folder), BPE(vocab=300), tmp_path / "cache")
@@ -60,7 +62,7 @@ def test_the_second_load_reads_and_does_not_build(folder, tmp_path, monkeypatch)
         assert (first.splits[name].starts == second.splits[name].starts).all()
 
 
-def test_a_warm_start_imports_no_heavy_library(folder, tmp_path):
+def test_cached_load_imports_no_heavy_library(folder, tmp_path):
     load(source(folder), BPE(vocab=300), tmp_path / "cache")
     program = f"""
 import sys
@@ -76,7 +78,7 @@ print(sorted({{"torch", "pyarrow", "tokenizers", "rich", "lightning"}} & set(sys
     assert done.stdout.strip() == "[]"
 
 
-def test_text_tokenizer_and_options_have_their_own_folders(folder, tmp_path):
+def test_each_text_tokenizer_and_option_has_its_own_cache(folder, tmp_path):
     root = tmp_path / "cache"
     load(source(folder), Byte(), root)
     load(source(folder), BPE(vocab=300), root)
@@ -91,7 +93,7 @@ def test_text_tokenizer_and_options_have_their_own_folders(folder, tmp_path):
     )
 
 
-def test_a_trained_tokenizer_is_used_as_it_is_and_an_untrained_one_is_left_alone(folder, tmp_path):
+def test_trained_tokenizer_is_not_retrained_and_untrained_one_is_not_modified(folder, tmp_path):
     fresh, trained = BPE(vocab=300), BPE(vocab=300)
     trained.train(["zzzzz qqqqq " * 9])
     assert load(source(folder), trained, tmp_path / "cache").tokenizer.dumps() == trained.dumps()
@@ -99,14 +101,14 @@ def test_a_trained_tokenizer_is_used_as_it_is_and_an_untrained_one_is_left_alone
     assert not fresh.trained
 
 
-def test_bpe_learns_from_the_train_split_alone(folder, tmp_path):
+def test_bpe_is_trained_on_the_train_split_alone(folder, tmp_path):
     corpus = load(source(folder), BPE(vocab=300), tmp_path / "cache")
     alone = BPE(vocab=300)
     alone.train(row["text"] for row in source(folder).splits().documents["train"])
     assert alone.dumps() == corpus.tokenizer.dumps()
 
 
-def test_a_place_that_cannot_be_written_is_replaced_and_said(folder, tmp_path, caplog):
+def test_unwritable_cache_falls_back_to_a_temporary_folder_with_a_warning(folder, tmp_path, caplog):
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, "zoo"):
         corpus = load(source(folder), Byte(), tmp_path / "file" / "cache")
@@ -114,7 +116,7 @@ def test_a_place_that_cannot_be_written_is_replaced_and_said(folder, tmp_path, c
     assert corpus.summary["documents"] == 40
 
 
-def test_the_place_of_the_cache(folder, tmp_path, monkeypatch):
+def test_cache_folder_follows_home_and_zoo_cache(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("ZOO_CACHE", raising=False)
     load(source(folder), Byte())
@@ -124,7 +126,7 @@ def test_the_place_of_the_cache(folder, tmp_path, monkeypatch):
     assert only(tmp_path / "chosen")
 
 
-def test_the_tokenizer_in_the_folder_can_be_loaded(folder, tmp_path):
+def test_cached_tokenizer_can_be_loaded(folder, tmp_path):
     corpus = load(source(folder), BPE(vocab=300), tmp_path / "cache")
     kept: Tokenizer = loads(
         (only(tmp_path / "cache") / "tokenizer.json").read_text(encoding="utf-8")
@@ -134,7 +136,7 @@ def test_the_tokenizer_in_the_folder_can_be_loaded(folder, tmp_path):
     )
 
 
-def test_tokens_travel_to_workers_by_name(folder, tmp_path, tokens):
+def test_mapped_tokens_are_pickled_by_file_name(folder, tmp_path, tokens):
     split = load(source(folder), Byte(), tmp_path / "cache").splits["train"]
     sent = pickle.dumps(split)
     again: Tokens = pickle.loads(sent)  # noqa: S301
@@ -146,7 +148,7 @@ def test_tokens_travel_to_workers_by_name(folder, tmp_path, tokens):
     assert (pickle.loads(pickle.dumps(tokens)).ids == tokens.ids).all()  # noqa: S301
 
 
-def test_an_unwanted_split_is_empty_and_a_large_vocabulary_takes_four_bytes(folder, tmp_path):
+def test_zero_fraction_split_is_empty_and_large_vocabulary_takes_four_bytes(folder, tmp_path):
     corpus = load(
         Text(path=str(folder), val_fraction=0.2, test_fraction=0),
         BPE(vocab=70_000),

@@ -1,3 +1,5 @@
+"""The token cache under damage, concurrent builders, full disks and changing sources."""
+
 import errno
 import logging
 import multiprocessing
@@ -57,7 +59,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_damaged_cache_is_built_anew_and_that_is_said(folder, tmp_path, caplog, harm):
+def test_damaged_cache_is_rebuilt_with_a_warning(folder, tmp_path, caplog, harm):
     root = tmp_path / "cache"
     before = load(source(folder), Byte(), root)
     contents = {path.name: path.read_bytes() for path in only(root).iterdir()}
@@ -90,7 +92,7 @@ def build(barrier, folder, root, queue):
     queue.put((corpus.summary, {name: split.ids.tolist() for name, split in corpus.splits.items()}))
 
 
-def test_two_builders_at_once(folder, tmp_path):
+def test_two_concurrent_builders_agree(folder, tmp_path):
     root = tmp_path / "cache"
     context = multiprocessing.get_context("spawn")
     barrier, queue = context.Barrier(2), context.Queue()
@@ -106,7 +108,7 @@ def test_two_builders_at_once(folder, tmp_path):
     assert {path.name for path in only(root).iterdir()} >= {"meta.json", "train.bin"}
 
 
-def test_the_slower_builder_takes_the_winners_folder(folder, tmp_path, monkeypatch):
+def test_slower_builder_uses_the_winners_folder(folder, tmp_path, monkeypatch):
     write, root = cache._build, tmp_path / "cache"
 
     def slow(*arguments):
@@ -126,7 +128,7 @@ def only_visible(root):
     return folder
 
 
-def test_a_full_disk_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+def test_full_disk_leaves_no_partial_cache(folder, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -138,7 +140,7 @@ def test_a_full_disk_leaves_nothing_behind(folder, tmp_path, monkeypatch):
     assert load(source(folder), Byte(), tmp_path / "cache").summary["documents"] == 40
 
 
-def test_a_source_that_changes_while_it_is_read_is_refused(folder, tmp_path):
+def test_source_that_changes_while_it_is_read_is_refused(folder, tmp_path):
     class Restless(Text):
         def splits(self):
             found = super().splits()

@@ -1,4 +1,4 @@
-"""The text that is learned is that of the files that were named, whatever their names, encodings and other columns."""
+"""Readers: the text of the named files, whatever their names, encodings and other columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from zoo.errors import ZooError
 from zoo.utils import files
 
 WHOLE = {"val_fraction": 0, "test_fraction": 0}
-# Each is a pattern, an address or an option to something; the plain ones are what the patterns match.
+# Each is a pattern, an address or an option to something; the plain ones are what the patterns
+# match.
 NAMES = [
     "part[1]",
     "part1",
@@ -109,7 +110,7 @@ def documents(ids: np.ndarray) -> list[str]:
 
 
 @pytest.mark.parametrize("suffix", readers.READERS)
-def test_a_file_of_any_name_is_the_one_that_is_read_and_fingerprinted(
+def test_file_of_any_name_is_read_and_fingerprinted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     folder, texts = tmp_path / "texts", {}
@@ -140,7 +141,7 @@ def test_a_file_of_any_name_is_the_one_that_is_read_and_fingerprinted(
         seen |= new
 
 
-def test_a_fingerprint_is_that_of_names_and_contents_and_of_nothing_else(tmp_path: Path) -> None:
+def test_fingerprint_is_the_hash_of_options_names_and_contents(tmp_path: Path) -> None:
     """A name with a line end is not taken for another name and a content."""
     first, second = b"one", b"two"
     (tmp_path / "a").mkdir()
@@ -164,7 +165,7 @@ def test_a_fingerprint_is_that_of_names_and_contents_and_of_nothing_else(tmp_pat
     )
 
 
-def test_names_that_are_not_text_can_be_counted_and_written(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_counted_and_written(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "b.\udcff").write_text("b")
     skipped = Text(path=str(tmp_path), **WHOLE).splits().skipped
@@ -213,14 +214,12 @@ def lines(*rows: Any) -> bytes:
         ),
     ],
 )
-def test_of_jsonl_only_the_chosen_column_matters(
-    tmp_path: Path, content: bytes, texts: list[str]
-) -> None:
+def test_other_jsonl_columns_are_ignored(tmp_path: Path, content: bytes, texts: list[str]) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
     assert read(tmp_path / "a.jsonl") == texts
 
 
-def test_a_column_that_changes_its_type_after_megabytes_does_not_matter(tmp_path: Path) -> None:
+def test_other_jsonl_column_may_change_its_type(tmp_path: Path) -> None:
     row = lines({"text": "x" * 100_000, "score": None})
     (tmp_path / "a.jsonl").write_bytes(row * 110 + lines({"text": "y", "score": "n/a"}))
     assert read(tmp_path / "a.jsonl")[-1] == "y"
@@ -256,9 +255,7 @@ def test_a_column_that_changes_its_type_after_megabytes_does_not_matter(tmp_path
         ),
     ],
 )
-def test_a_row_that_cannot_be_read_is_named_by_its_line(
-    tmp_path: Path, row: bytes, reason: str
-) -> None:
+def test_unreadable_jsonl_row_is_named_by_its_line(tmp_path: Path, row: bytes, reason: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(
         b'{"text": "x"}\r\n\n{"text": null}\n' + row + b"\n" + lines({"text": "y"})
     )
@@ -271,7 +268,7 @@ def test_a_row_that_cannot_be_read_is_named_by_its_line(
     "kind",
     [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
 )
-def test_parquet_text_of_every_kind_is_text(tmp_path: Path, kind: pa.DataType) -> None:
+def test_every_parquet_text_type_is_read(tmp_path: Path, kind: pa.DataType) -> None:
     texts = ["a", None, "\0\u2028", "b"] * 1000
     nested = pa.array([{"text": 1}] * len(texts))
     table = pa.table({"a": nested, "a.text": pa.array(texts, kind), "n": range(len(texts))})
@@ -282,7 +279,7 @@ def test_parquet_text_of_every_kind_is_text(tmp_path: Path, kind: pa.DataType) -
 @pytest.mark.parametrize(
     "values", [pa.array([b"a"]), pa.array([1]), pa.array([["a"]]), pa.array([0], pa.timestamp("s"))]
 )
-def test_a_parquet_column_of_another_type_is_refused(tmp_path: Path, values: pa.Array) -> None:
+def test_parquet_column_of_another_type_is_refused(tmp_path: Path, values: pa.Array) -> None:
     parquet.write_table(pa.table({"text": values}), tmp_path / "a.parquet")
     with pytest.raises(
         Unreadable, match=r"a\.parquet: data\.column=text holds [\w<: >\[\]]+, not text"
@@ -290,7 +287,7 @@ def test_a_parquet_column_of_another_type_is_refused(tmp_path: Path, values: pa.
         read(tmp_path / "a.parquet")
 
 
-def test_an_empty_part_of_a_folder_is_counted(tmp_path: Path) -> None:
+def test_empty_files_are_counted_as_skipped(tmp_path: Path) -> None:
     schemas = {
         "none": pa.schema([]),
         "null": pa.schema([("text", pa.null())]),
@@ -309,7 +306,7 @@ def test_an_empty_part_of_a_folder_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", readers.READERS)
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, suffix: str) -> None:
+def test_byte_order_mark_is_not_text(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     write(path, "\ufefftext", suffix)
     assert read(path) == (["\ufefftext"] if suffix in (".jsonl", ".parquet") else ["text"])
@@ -334,7 +331,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path, suffix: str) -> None:
         (b'{"text": "\xed\xa0\x80"}', "is not UTF-8 text: byte 0xed at offset 10"),
     ],
 )
-def test_what_is_not_utf_8_is_called_what_it_is(
+def test_file_that_is_not_utf8_is_named_by_its_encoding_or_compression(
     tmp_path: Path, suffix: str, content: bytes, reason: str
 ) -> None:
     path = tmp_path / f"a{suffix}"
@@ -350,7 +347,7 @@ def test_what_is_not_utf_8_is_called_what_it_is(
 
 
 @pytest.mark.parametrize("piece", range(1, 9))
-def test_the_place_of_a_bad_byte_is_right_wherever_pieces_end(
+def test_offset_of_a_bad_byte_is_right_across_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     path = tmp_path / "a.txt"
@@ -366,7 +363,7 @@ def test_the_place_of_a_bad_byte_is_right_wherever_pieces_end(
                 readers.check_plain(path, "")
 
 
-def test_all_files_that_cannot_be_read_are_named_before_any_is_read(
+def test_all_unreadable_files_are_named_before_any_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(300):
@@ -395,7 +392,7 @@ def test_all_files_that_cannot_be_read_are_named_before_any_is_read(
     assert "255.txt" not in str(error.value)
 
 
-def test_what_only_reading_finds_is_named_together_as_well(tmp_path: Path) -> None:
+def test_errors_found_while_reading_are_named_together(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines({"text": "x"}) + b"{")
     (tmp_path / "b.jsonl").write_bytes(lines({"n": 1}, {"txet": "x"}))
     (tmp_path / "c.txt").write_text("text")
@@ -405,9 +402,7 @@ def test_what_only_reading_finds_is_named_together_as_well(tmp_path: Path) -> No
         Text(path=str(tmp_path)).splits()
 
 
-def test_a_file_that_is_gone_when_it_is_read_is_named_with_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_files_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = [tmp_path / "a.txt", tmp_path / "b.txt"]
     source = Text(path=str(tmp_path))
     monkeypatch.setattr(source, "files", lambda skipped: [(path.name, path) for path in gone])
@@ -419,7 +414,7 @@ def test_a_file_that_is_gone_when_it_is_read_is_named_with_the_others(
             attempt()
 
 
-def test_a_column_that_is_missing_is_told_without_reading_all(tmp_path: Path) -> None:
+def test_missing_jsonl_column_is_found_without_reading_all(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(*[{"txet": "x"}] * readers.FIRST_ROWS) + b"{")
     with pytest.raises(
         Unreadable, match=r"a\.jsonl has no data\.column=text: did you mean 'txet'\?"
@@ -432,7 +427,7 @@ def test_a_column_that_is_missing_is_told_without_reading_all(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read anything")
-def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
+def test_file_without_read_permission_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "a.txt").chmod(0)
     with pytest.raises(Unreadable, match=r"a\.txt cannot be read \(Permission denied\)"):

@@ -1,3 +1,5 @@
+"""Tokenizers: exact round trips, training, and refused states."""
+
 import json
 import random
 
@@ -54,7 +56,7 @@ def test_no_text_becomes_end_of_text_and_no_id_leaves_the_vocabulary(tokenizer):
     assert tokenizer.decode([tokenizer.eot, *tokenizer.encode("x"), tokenizer.eot]) == "x"
 
 
-def test_a_cut_character_is_shown_and_its_bytes_kept(tokenizer):
+def test_cut_character_decodes_to_its_bytes_and_a_replacement(tokenizer):
     ids = (
         Byte().encode("é")[:1] if isinstance(tokenizer, Byte) else [tokenizer.pieces.index(b"\xc3")]
     )
@@ -62,7 +64,7 @@ def test_a_cut_character_is_shown_and_its_bytes_kept(tokenizer):
     assert tokenizer.decode_bytes(ids) == b"\xc3"
 
 
-def test_it_comes_back_from_its_json(tokenizer):
+def test_tokenizer_round_trips_through_json(tokenizer):
     again = loads(tokenizer.dumps())
     assert again.dumps() == tokenizer.dumps()
     assert again.vocab == tokenizer.vocab
@@ -77,7 +79,7 @@ def test_ids_outside_the_vocabulary_are_refused(tokenizer, ids):
         tokenizer.decode(ids)
 
 
-def test_half_a_surrogate_pair_is_refused(tokenizer):
+def test_lone_surrogate_is_refused(tokenizer):
     with pytest.raises(ZooError, match=r"character 1 .* surrogate"):
         tokenizer.encode("a\ud800")
 
@@ -90,7 +92,7 @@ def test_training_bpe_is_deterministic_and_compresses():
     assert len(first.encode(TRAINING[0])) < len(TRAINING[0]) / 3
 
 
-def test_vocab_is_a_ceiling_that_a_small_text_does_not_reach():
+def test_small_text_learns_fewer_merges_than_vocab():
     bpe = BPE(vocab=5000)
     bpe.train(["ab" * 10])
     assert bpe.vocab == len(bpe.pieces) == len(bpe.byte_lengths()) == 5000
@@ -100,13 +102,13 @@ def test_vocab_is_a_ceiling_that_a_small_text_does_not_reach():
             build("tokenizer", {"name": "bpe", "vocab": vocab})
 
 
-def test_an_untrained_bpe_says_so():
+def test_untrained_bpe_refuses_to_encode():
     with pytest.raises(ZooError, match="not been trained"):
         BPE().encode("x")
     assert not loads(BPE(vocab=300).dumps()).trained
 
 
-def test_cutting_a_long_text_does_not_change_its_ids(monkeypatch):
+def test_cutting_a_long_text_keeps_its_ids(monkeypatch):
     bpe = BPE(vocab=400)
     bpe.train(TRAINING)
     text = "".join(TRAINING) + "\n\n  indented\n\nword\n" * 9
@@ -118,10 +120,21 @@ def test_cutting_a_long_text_does_not_change_its_ids(monkeypatch):
     assert bpe.encode(text).tolist() == whole
 
 
-HOSTILE = ["", "[]", "{}", "null", "[" * 100_000, '{"name": 5, "state": null}', '{"name": "bpp", "state": null}',
-           '{"name": "bpe", "vocab": 1e99, "state": null}', '{"name": "bpe", "vocab": "${oc.env:HOME}", "state": null}',
-           '{"name": "bpe", "vocab": 300, "state": []}', '{"name": "byte", "extra": 1, "state": null}',
-           '{"name": "byte", "state": 3}', '{"name": "bpe", "vocab": 300, "state": {"model": {"vocab": {}, "merges": []}}}']  # fmt: skip  # noqa: E501
+HOSTILE = [
+    "",
+    "[]",
+    "{}",
+    "null",
+    "[" * 100_000,
+    '{"name": 5, "state": null}',
+    '{"name": "bpp", "state": null}',
+    '{"name": "bpe", "vocab": 1e99, "state": null}',
+    '{"name": "bpe", "vocab": "${oc.env:HOME}", "state": null}',
+    '{"name": "bpe", "vocab": 300, "state": []}',
+    '{"name": "byte", "extra": 1, "state": null}',
+    '{"name": "byte", "state": 3}',
+    '{"name": "bpe", "vocab": 300, "state": {"model": {"vocab": {}, "merges": []}}}',
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -143,7 +156,7 @@ def test_hostile_json_is_refused(text):
         lambda model: model["merges"].append(["a"]),
     ],
 )
-def test_a_damaged_bpe_is_refused(harm):
+def test_damaged_bpe_is_refused(harm):
     bpe = BPE(vocab=400)
     bpe.train(TRAINING)
     saved = json.loads(bpe.dumps())

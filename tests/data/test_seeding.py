@@ -1,7 +1,9 @@
+"""Seeds of RNG streams: distinct and constant."""
+
 from zoo.utils.seeding import derive
 
 
-def test_streams_differ_by_seed_and_by_name():
+def test_derived_seeds_differ_by_seed_and_by_name():
     streams = [
         (0,),
         (1,),
@@ -16,7 +18,7 @@ def test_streams_differ_by_seed_and_by_name():
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
 
-def test_a_stream_never_changes():
+def test_derived_seeds_never_change():
     assert (
         derive(0, "init") == 1749912909633406932
     )  # another value here would change every run that was ever made

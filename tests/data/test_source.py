@@ -1,3 +1,5 @@
+"""Sources: splits, fingerprints and refused files."""
+
 import os
 from collections import Counter
 
@@ -52,7 +54,7 @@ def test_undecodable_library_files_are_counted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("sample_by", ["document", "paragraph", "line"])
-def test_every_byte_of_a_folder_is_in_one_split(folder, sample_by):
+def test_every_byte_of_a_folder_is_in_exactly_one_split(folder, sample_by):
     source = Text(path=str(folder), sample_by=sample_by, val_fraction=0.2, test_fraction=0.1)
     found = texts(source)
     ids = [name for rows in found.values() for name, _ in rows]
@@ -77,7 +79,7 @@ def ids_key(name):
     return file, [int(part) for part in parts]
 
 
-def test_a_document_keeps_its_split_when_others_come(folder):
+def test_document_stays_in_its_split_when_others_are_added(folder):
     before = {
         name: split
         for split, rows in texts(Text(path=str(folder), val_fraction=0.2)).items()
@@ -97,7 +99,7 @@ def test_a_document_keeps_its_split_when_others_come(folder):
 @pytest.mark.parametrize(
     "content", ["".join(f"line {n}\n" for n in range(500)), "word " * 800, "a\n" + "long " * 999]
 )
-def test_one_big_file_is_cut_within(tmp_path, content):
+def test_one_big_file_is_split_within(tmp_path, content):
     path = tmp_path / "book.txt"
     path.write_text(content)
     source = Text(path=str(path), val_fraction=0.1, test_fraction=0.05)
@@ -111,7 +113,7 @@ def test_one_big_file_is_cut_within(tmp_path, content):
     assert source.splits().bytes == {name: len(rows[0][1]) for name, rows in found.items()}
 
 
-def test_a_few_small_files_are_cut_between_them(tmp_path):
+def test_few_small_files_are_split_by_length(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text(f"{number}\n" * 100)
     found = texts(Text(path=str(tmp_path), val_fraction=0.3, test_fraction=0.3))
@@ -122,7 +124,7 @@ def test_a_few_small_files_are_cut_between_them(tmp_path):
     )
 
 
-def test_a_split_that_is_not_wanted_stays_empty(tmp_path):
+def test_zero_fraction_leaves_the_split_empty(tmp_path):
     (tmp_path / "a.txt").write_text("line\n" * 50)
     found = texts(Text(path=str(tmp_path / "a.txt"), val_fraction=0.1, test_fraction=0))
     assert found["train"]
@@ -133,7 +135,7 @@ def test_a_split_that_is_not_wanted_stays_empty(tmp_path):
     assert everything["test"]
 
 
-def test_rows_of_jsonl_and_parquet(tmp_path):
+def test_jsonl_and_parquet_rows_are_documents(tmp_path):
     lines = ['{"body": "2020-01-01"}'] * 30 + ['{"n": 1}', '{"body": null}', '{"body": ""}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     parquet.write_table(pa.table({"body": ["row\u2028\r\n\x00"] * 30}), tmp_path / "b.parquet")
@@ -147,7 +149,7 @@ def test_rows_of_jsonl_and_parquet(tmp_path):
     assert source.splits().skipped == {"suffix .csv": 1, "row without text": 2, "empty": 1}
 
 
-def test_an_edit_is_seen_even_with_the_old_time_of_change(tmp_path):
+def test_edit_with_unchanged_mtime_changes_the_fingerprint(tmp_path):
     for path, old, new in (
         ("a.jsonl", '{"text": "old"}\n', '{"text": "new"}\n'),
         ("a.txt", "old\n", "new\n"),
@@ -163,7 +165,7 @@ def test_an_edit_is_seen_even_with_the_old_time_of_change(tmp_path):
         assert source.fingerprint() != before
 
 
-def test_the_fingerprint_follows_names_contents_and_options_only(folder, tmp_path):
+def test_fingerprint_depends_on_names_contents_and_options_only(folder, tmp_path):
     plain = Text(path=str(folder)).fingerprint()
     assert Text(path=str(folder)).fingerprint() == plain
     assert (
@@ -255,7 +257,7 @@ def write(path, content):
         ),
     ],
 )
-def test_mistakes_are_named(tmp_path, files, options, message):
+def test_data_mistakes_are_named(tmp_path, files, options, message):
     for name, content in files.items():
         write(tmp_path / name, content)
     with pytest.raises(ZooError, match=message):
@@ -264,7 +266,7 @@ def test_mistakes_are_named(tmp_path, files, options, message):
         ).splits()
 
 
-def test_a_link_to_nowhere_and_a_pipe_are_counted(folder):
+def test_broken_link_and_pipe_are_counted_as_skipped(folder):
     (folder / "gone.txt").symlink_to("nowhere")
     os.mkfifo(folder / "pipe.txt")
     assert Text(path=str(folder)).splits().skipped["a link to nowhere, or no file"] == 2

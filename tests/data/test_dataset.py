@@ -1,3 +1,5 @@
+"""Blocks and their order: labels, isolation, permutations, ranks and resuming."""
+
 import itertools
 
 import numpy as np
@@ -34,7 +36,7 @@ def test_each_id_but_the_first_is_a_label_once(tokens, length):
     assert (later["indices"] - batch["indices"]).unique().tolist() == [3 * len(blocks)]
 
 
-def test_a_batch_is_its_blocks_in_the_order_asked(tokens):
+def test_batch_has_its_blocks_in_the_requested_order(tokens):
     blocks = Blocks(tokens, 7, isolate=True)
     batch = blocks.__getitems__([5, 0, 6, 0])
     for name, rows in batch.items():
@@ -44,7 +46,7 @@ def test_a_batch_is_its_blocks_in_the_order_asked(tokens):
 
 
 @pytest.mark.parametrize("length", [4, 7, 13, 60])
-def test_isolated_documents(tokens, length):
+def test_isolated_documents_have_own_numbers_and_positions(tokens, length):
     blocks = Blocks(tokens, length, isolate=True)
     owner = np.searchsorted(tokens.starts, np.arange(len(tokens.ids)), side="right")
     for index in range(len(blocks)):
@@ -59,7 +61,7 @@ def test_isolated_documents(tokens, length):
         ]
 
 
-def test_no_block_from_an_empty_split():
+def test_empty_split_has_no_block():
     assert (
         len(
             Blocks(Tokens(np.array([], np.uint16), np.array([], np.int64), 0, 256), 8, isolate=True)
@@ -70,7 +72,7 @@ def test_no_block_from_an_empty_split():
         Blocks(Tokens(np.arange(5), np.array([0]), 0, 0), 0, isolate=False)
 
 
-def test_an_epoch_is_a_permutation_and_batches_cross_its_end():
+def test_epoch_is_a_permutation_and_batches_cross_its_end():
     stream = list(itertools.chain(*take(GlobalBatches(10, 4, seed=3), 15)))
     epochs = [stream[start : start + 10] for start in range(0, 60, 10)]
     assert [sorted(epoch) for epoch in epochs] == [
@@ -81,7 +83,7 @@ def test_an_epoch_is_a_permutation_and_batches_cross_its_end():
     assert stream != list(itertools.chain(*take(GlobalBatches(10, 4, seed=4), 15)))
 
 
-def test_a_batch_larger_than_the_split_holds_it_several_times():
+def test_batch_larger_than_the_split_repeats_it():
     (batch,) = take(GlobalBatches(3, 8, seed=0), 1)
     assert [sorted(batch[start : start + 3]) for start in (0, 3)] == [[0, 1, 2], [3, 4, 5]]
     assert len(batch) == 8
@@ -90,7 +92,7 @@ def test_a_batch_larger_than_the_split_holds_it_several_times():
 @pytest.mark.parametrize(
     ("world", "accumulate"), [(1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2), (8, 1)]
 )
-def test_the_blocks_of_a_step_do_not_depend_on_world_and_accumulate(world, accumulate):
+def test_blocks_of_a_step_do_not_depend_on_world_size_and_accumulation(world, accumulate):
     whole = take(GlobalBatches(29, 8, seed=1), 20)
     ranks = [
         take(GlobalBatches(29, 8, 1, rank, world, accumulate), 20 * accumulate)
@@ -101,7 +103,7 @@ def test_the_blocks_of_a_step_do_not_depend_on_world_and_accumulate(world, accum
         assert [block for part in parts for rank in ranks for block in rank[part]] == expected
 
 
-def test_a_step_that_cannot_be_shared_is_refused():
+def test_indivisible_batch_size_is_refused():
     with pytest.raises(
         ZooError, match=r"loader\.batch_size=12 must be a multiple of 8 \(4 ranks x 2"
     ):
@@ -123,7 +125,7 @@ def loader(tokens, workers, seed=5, **options):
 @pytest.mark.filterwarnings("ignore:'set_vital'")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("seen", [1, 2, 7])
-def test_a_resumed_loader_goes_on_with_the_same_batches(tokens, workers, seen):
+def test_resumed_loader_continues_with_the_same_batches(tokens, workers, seen):
     first = loader(tokens, workers, accumulate=2)
     stream = iter(first)
     for _ in range(seen):
@@ -136,7 +138,7 @@ def test_a_resumed_loader_goes_on_with_the_same_batches(tokens, workers, seen):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_resuming_late_costs_nothing_and_resuming_another_stream_is_refused():
+def test_late_resume_is_free_and_resume_with_other_data_is_refused():
     far = iter(GlobalBatches(50, 4, seed=0))
     far.load_state_dict({**far.state_dict(), "start": 4 * 10**12})
     assert next(far) == GlobalBatches(50, 4, seed=0).micro_batch(4 * 10**12, 0)

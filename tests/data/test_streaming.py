@@ -1,4 +1,4 @@
-"""A text that is tokenised while it is learned has the blocks of the same text on disk, in an order that can be resumed."""
+"""Streaming: the blocks of the same text on disk, in an order that can be resumed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def take(batches: Any, count: int) -> Rows:
 
 
 @pytest.mark.parametrize("buffer", [1, 2, 5, 24, 1000])
-def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(
+def test_each_epoch_has_every_block_once_in_its_own_order(
     documents: Documents, blocks: Blocks, buffer: int
 ) -> None:
     size = len(blocks)
@@ -106,7 +106,7 @@ def test_each_epoch_has_the_blocks_of_the_text_each_once_in_an_order_of_its_own(
     assert len(orders) == (1 if buffer == 1 else 6)
 
 
-def test_the_order_is_the_seeds(documents: Documents) -> None:
+def test_order_depends_on_the_seed(documents: Documents) -> None:
     one, same, other = (
         streamed(documents, seed=seed).__getitems__(range(60))["indices"].tolist()
         for seed in (7, 7, 8)
@@ -118,8 +118,10 @@ def test_the_order_is_the_seeds(documents: Documents) -> None:
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_resumed_stream_goes_on_with_the_same_batches(documents: Documents, workers: int) -> None:
-    """From every place of two epochs; its state is a few numbers, and what was read before is not tokenised again."""
+def test_resumed_stream_continues_with_the_same_batches(documents: Documents, workers: int) -> None:
+    """From every place of two epochs; its state is a few numbers, and what was read before is not
+    tokenised again.
+    """
     whole = iter(loader(documents, workers, accumulate=2))
     found, states = [], []
     for _ in range(27):
@@ -134,7 +136,7 @@ def test_a_resumed_stream_goes_on_with_the_same_batches(documents: Documents, wo
     assert len(json.dumps(states[-1])) < 1000
 
 
-def test_resuming_tokenises_nothing_that_lies_before_the_buffer(
+def test_resuming_tokenises_nothing_before_the_buffer(
     documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, tokenised = streamed(documents, buffer=3), []
@@ -156,7 +158,7 @@ def test_resuming_tokenises_nothing_that_lies_before_the_buffer(
     assert tokenised == TEXTS[8:]
 
 
-def test_another_buffer_drops_nothing_and_going_back_is_possible(
+def test_other_buffer_size_drops_nothing_and_going_back_works(
     documents: Documents, blocks: Blocks
 ) -> None:
     first = streamed(documents, buffer=5)
@@ -172,7 +174,7 @@ def test_another_buffer_drops_nothing_and_going_back_is_possible(
     assert first.__getitems__(range(7))["indices"].tolist() == before
 
 
-def test_other_documents_are_gone_on_with_from_wherever_they_end(documents: Documents) -> None:
+def test_resume_with_other_documents_starts_again_at_their_end(documents: Documents) -> None:
     first = streamed(documents)
     first.__getitems__(range(24))
     second = streamed(documents[:2])
@@ -188,7 +190,7 @@ class Alone:
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (2, 2), (1, 4)])
-def test_processes_and_micro_batches_see_the_step_of_one(
+def test_ranks_and_micro_batches_divide_the_same_step(
     documents: Documents, blocks: Blocks, world: int, accumulate: int
 ) -> None:
     """Also what is drawn for a block."""
@@ -225,7 +227,7 @@ def test_processes_and_micro_batches_see_the_step_of_one(
 
 
 @pytest.mark.parametrize("tokenizer", [BYTE, BPE(vocab=300)], ids=["byte", "bpe"])
-def test_only_a_head_is_tokenised_beforehand(
+def test_streaming_tokenises_only_the_head_in_advance(
     folder: Any, tmp_path: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = cache.load(source(folder), tokenizer, tmp_path / "whole")
@@ -263,7 +265,7 @@ def test_only_a_head_is_tokenised_beforehand(
 
 
 @pytest.mark.parametrize("one_file", [False, True])
-def test_the_documents_of_a_source_are_found_again_without_reading_it_all(
+def test_saved_cuts_find_documents_without_reading_everything(
     folder: Any, tmp_path: Any, one_file: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = next(folder.rglob("3.txt")) if one_file else folder
@@ -283,6 +285,6 @@ def test_the_documents_of_a_source_are_found_again_without_reading_it_all(
         (["loader.stream=true", "loader.shuffle=0"], r"loader\.shuffle must be at least 1"),
     ],
 )
-def test_what_has_no_meaning_is_refused(words: list[str], complaint: str) -> None:
+def test_streaming_options_out_of_range_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(ZooError, match=complaint):
         config.compose(words)

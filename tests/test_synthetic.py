@@ -1,4 +1,4 @@
-"""The diagnostic tasks: what can be known is labelled, and nothing else; each block is a draw of its own."""
+"""Synthetic tasks: exactly the predictable tokens are labelled, and each block has its own draw."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batch(name: str, rows: list[int], seed: int = 0, length: int = LENGTH) -> di
     return task.prepare({"tokens": tokens, "labels": tokens, "indices": torch.tensor(rows)}, seed)
 
 
-def test_induction_labels_what_follows_a_token_that_was_there() -> None:
+def test_induction_labels_tokens_after_the_first_segment() -> None:
     made = batch("induction", list(range(200)))
     for tokens, labels in zip(made["tokens"].tolist(), made["labels"].tolist(), strict=True):
         first = next(place for place, label in enumerate(labels) if label != objectives.IGNORE)
@@ -43,7 +43,7 @@ def test_copy_labels_the_second_string() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_block_is_drawn_by_its_index_alone(name: str) -> None:
+def test_synthetic_block_depends_on_its_index_alone(name: str) -> None:
     together, again = batch(name, [3, 0, 8]), batch(name, [0])
     assert torch.equal(together["tokens"][1], again["tokens"][0])
     assert not torch.equal(together["tokens"][0], together["tokens"][2])
@@ -51,7 +51,7 @@ def test_a_block_is_drawn_by_its_index_alone(name: str) -> None:
     assert batch(name, [0], length=64)["tokens"].shape == (1, 64)
 
 
-def test_what_has_no_meaning_is_refused() -> None:
+def test_synthetic_options_out_of_range_are_refused() -> None:
     for wrong, told in (
         ("objective.symbols=300", "symbols=300"),
         ("loader.length=4", "at least 8"),

@@ -1,3 +1,5 @@
+"""Baselines: bits per byte and nats per token of simple models, by hand."""
+
 import lzma
 import math
 
@@ -7,7 +9,7 @@ import pytest
 from zoo.data.baselines import baseline_bits, unigram_nats
 
 
-def test_a_constant_text():
+def test_baselines_of_a_constant_text():
     n = 100_000
     found = baseline_bits([b"a" * n], b"a" * 50)
     assert found["unigram"] == pytest.approx(-math.log2((n + 1) / (n + 256)))
@@ -25,7 +27,7 @@ def test_two_equally_likely_letters_need_one_bit():
     assert found["xz"] > 1
 
 
-def test_an_alternation_is_one_bit_by_letter_and_none_by_pair():
+def test_alternating_text_costs_one_unigram_bit_and_no_bigram_bit():
     found = baseline_bits([b"ab" * 50_000], b"ab" * 500)
     assert found["unigram"] == pytest.approx(1, abs=0.005)
     assert found["bigram"] < 0.01
@@ -33,14 +35,14 @@ def test_an_alternation_is_one_bit_by_letter_and_none_by_pair():
 
 
 @pytest.mark.parametrize("pieces", [[b"ab"], [b"a", b"b"], [b"a", b"", b"b"]])
-def test_a_pair_counts_wherever_the_text_is_cut(pieces):
+def test_bigrams_across_pieces_are_counted(pieces):
     first, second = 2 / (2 + 256), 2 / (1 + 256)
     assert baseline_bits(pieces, b"ab")["bigram"] == pytest.approx(
         -(math.log2(first) + math.log2(second)) / 2
     )
 
 
-def test_an_empty_text_has_no_figure():
+def test_baselines_of_an_empty_text_are_nan():
     assert all(math.isnan(value) for value in baseline_bits([b"abc"], b"").values())
     assert math.isnan(unigram_nats(np.arange(3), np.arange(0), 3))
 

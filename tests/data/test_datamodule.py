@@ -1,3 +1,5 @@
+"""The data module: ranks, evaluation, and resuming in a Lightning Trainer."""
+
 import itertools
 from types import SimpleNamespace
 
@@ -34,7 +36,7 @@ def labels(batches):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_sees_each_label_once_over_all_processes(tokens, world):
+def test_evaluation_sees_each_label_once_over_all_ranks(tokens, world):
     seen = []
     for rank in range(world):
         module = data(tokens, batch_size=6)
@@ -44,7 +46,7 @@ def test_evaluation_sees_each_label_once_over_all_processes(tokens, world):
     assert sorted(seen) == sorted(tokens.ids[1:].tolist())
 
 
-def test_the_processes_of_a_trainer_share_each_step(tokens):
+def test_ranks_of_a_trainer_divide_each_step(tokens):
     whole = next(iter(data(tokens).train_dataloader()))
     halves = []
     for rank in range(2):
@@ -56,9 +58,7 @@ def test_the_processes_of_a_trainer_share_each_step(tokens):
 
 @pytest.mark.parametrize("choice", [{"name": "mlm", "rate": 0.5}, {"name": "span", "density": 0.5}])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_hidden_depends_on_neither_processes_nor_micro_batches_nor_workers(
-    tokens, choice, workers
-):
+def test_masking_does_not_depend_on_ranks_micro_batches_or_workers(tokens, choice, workers):
     objective = build("objective", choice, Byte(), 16)
 
     def step(world, accumulate, loader):
@@ -96,7 +96,7 @@ def test_what_is_hidden_depends_on_neither_processes_nor_micro_batches_nor_worke
     assert once == again != test
 
 
-def test_too_little_text_is_refused(tokens):
+def test_text_shorter_than_a_block_is_refused(tokens):
     assert len(data(tokens, length=44).train) == 1
     with pytest.raises(
         ZooError,
@@ -125,7 +125,7 @@ class Recorder(lightning.LightningModule):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_resumed_in_mid_epoch_sees_the_same_batches(tokens, tmp_path, workers):
+def test_run_resumed_in_mid_epoch_sees_the_same_batches(tokens, tmp_path, workers):
     def run(resume=None):
         model = Recorder()
         keep = ModelCheckpoint(
