@@ -17,7 +17,7 @@ from ablations.report.arms import count, marked_difference, marked_mean, sentenc
 from ablations.report.csv_files import COMPARISON, RUNS, comparison_rows, csv_text, run_row
 from ablations.report.latex import latex_table
 from ablations.report.markdown import markdown_text
-from ablations.results import Results, load
+from ablations.results import Results, judging, load
 from ablations.stats import Comparison
 from zoo.utils import tables
 from zoo.utils.files import write_atomically
@@ -40,7 +40,7 @@ def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
 def read(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
     """The runs below a folder, their comparison where one can be made, and what a reader must know of both."""
     results = load(folder)
-    compared, refused = wording.judged(results)
+    compared, refused = judging.judged(results)
     return results, compared, refused + wording.remarks(results, compared)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from ablations import report, results
 from ablations.report import figures, sections
+from ablations.report.figures.style import empty_figure, svg
 from ablations.report.html import Picture
 from tests.helpers.studies import judged, study
 
@@ -68,9 +69,9 @@ def test_every_letter_of_a_picture_is_in_the_page_s_own_ink(tmp_path: Path) -> N
 
 
 def test_a_name_in_any_script_is_drawn_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
-    figure, axes = figures._figure(1.0)
+    figure, axes = empty_figure(1.0)
     axes.set_title("norm=日本")
-    assert "norm=日本" in figures._svg(figure, "a title")
+    assert "norm=日本" in svg(figure, "a title")
     assert not recwarn.list
 
 

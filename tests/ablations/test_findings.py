@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ablations.report import csv_files, wording
-from ablations.results import Results, Run
+from ablations.report import csv_files
+from ablations.results import Results, Run, judging
 
 FINDINGS = Path(__file__).parents[2] / "ablations" / "findings"
 RECORDED = (
@@ -65,7 +65,7 @@ def test_a_finding_follows_from_its_runs(name: str) -> None:
     now = rows(
         io.StringIO(
             csv_files.csv_text(
-                csv_files.COMPARISON, csv_files.comparison_rows(found, wording.compare(found))
+                csv_files.COMPARISON, csv_files.comparison_rows(found, judging.compare(found))
             )
         )
     )

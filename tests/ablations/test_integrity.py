@@ -14,6 +14,7 @@ from ablations import plan, report, results, scheduler, specification
 from ablations import study as studies
 from ablations.report import __main__ as command
 from ablations.report import wording
+from ablations.results import judging
 from tests.helpers.studies import SEEDS, run, study, verdicts
 from zoo import config
 from zoo.errors import ZooError
@@ -113,7 +114,7 @@ def test_an_expectation_that_was_changed_is_held_against_what_was_found_as_such(
     specification.record(planned(tmp_path))
     end(planned(tmp_path), seeds=2)
     specification.record(planned(tmp_path, expected={"norm=rms": "worse"}))
-    lines = wording.remarks(found := results.load(tmp_path), wording.judged(found)[0])
+    lines = wording.remarks(found := results.load(tmp_path), judging.judged(found)[0])
     assert any(
         "where worse was expected by the study (amended after 4 of 4 runs)" in line
         for line in lines

@@ -18,8 +18,10 @@ from rich.console import Console
 
 from ablations import outcomes, progress, report, results, scheduler, stats
 from ablations.outcomes import MARK, Outcome
-from ablations.report import figures, sections, wording
+from ablations.report import figures, sections
+from ablations.report.figures.curves import _costs
 from ablations.report.html import Section, Table
+from ablations.results import judging
 from tests.helpers.studies import SEEDS, UNIGRAM, planned, study
 from zoo import metrics
 
@@ -177,7 +179,7 @@ def test_a_finished_run_without_a_finite_value_is_reported_as_one_that_diverged(
             )
         ]
         assert states.count("diverged") == 3
-        compared = wording.compare(results.load(folder))
+        compared = judging.compare(results.load(folder))
         assert (compared["a"].diverged, compared["a"].verdict) == (3, "inconclusive")
         assert (compared["a"].difference or 0) > 0
     clean = [[re.sub(r"\b(said|seen)\b", "", text) for text in texts] for texts in reports]
@@ -315,7 +317,7 @@ def test_what_was_computed_from_a_run_that_learned_nothing_is_marked_and_nothing
     tmp_path: Path,
 ) -> None:
     found = results.load(crossed(tmp_path / "s"))
-    compared = wording.compare(found)
+    compared = judging.compare(found)
     section = sections.factorial(found, compared)
     assert isinstance(section, Section)
     tables = [part for part in section.parts if isinstance(part, Table)]
@@ -355,7 +357,7 @@ def test_an_effect_is_marked_by_the_runs_that_are_in_it() -> None:
 @pytest.mark.usefixtures("unpainted")
 def test_a_ladder_marks_the_steps_from_and_to_a_rung_that_learned_nothing(tmp_path: Path) -> None:
     found = results.load(crossed(tmp_path / "s", "ladder"))
-    section = sections.ladder(found, wording.compare(found))
+    section = sections.ladder(found, judging.compare(found))
     assert isinstance(section, Section)
     table = next(part for part in section.parts if isinstance(part, Table))
     assert [(row[0], MARK in row[1], MARK in row[4]) for row in table.rows] == [
@@ -380,7 +382,7 @@ def test_colours_are_for_the_best_also_of_what_diverged(tmp_path: Path) -> None:
 def test_a_run_that_diverged_has_a_point_where_cost_is_drawn(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1}, seeds=2)
     told(folder / "a" / "seed_0", value="NaN", parameters=2000)
-    assert ("a", 2000.0, UNIGRAM) in figures._costs(results.load(folder), "parameters")
+    assert ("a", 2000.0, UNIGRAM) in _costs(results.load(folder), "parameters")
 
 
 @pytest.mark.usefixtures("unpainted")

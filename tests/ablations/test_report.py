@@ -16,6 +16,7 @@ import pytest
 
 from ablations import report, results
 from ablations.report import wording
+from ablations.results import judging
 from ablations.stats import Effect
 from tests.helpers.studies import SEEDS, UNIGRAM, run, study, verdicts
 from zoo.errors import ZooError
@@ -144,7 +145,7 @@ def test_where_nothing_learned_there_is_no_difference(tmp_path: Path) -> None:
     for arm, seed in itertools.product(("base", "a"), range(SEEDS)):
         shutil.rmtree(folder / arm / f"seed_{seed}")
         run(folder / arm / f"seed_{seed}", arm, seed, None, "diverged")
-    compared, _ = wording.judged(results.load(folder))
+    compared, _ = judging.judged(results.load(folder))
     assert compared is not None
     assert (compared["a"].difference, compared["a"].percent, compared["a"].p) == (None, None, None)
     said = wording.sentence(compared["a"], compared, "val/loss")
@@ -188,7 +189,7 @@ def test_an_accuracy_counts_a_diverged_run_as_none(tmp_path: Path) -> None:
             "diverged" if bad else "finished",
             metrics={} if bad else {"val/accuracy": 0.5 + 0.01 * seed},
         )
-    compared, _ = wording.judged(results.load(folder))
+    compared, _ = judging.judged(results.load(folder))
     assert compared is not None
     assert compared["a"].difference == pytest.approx(-0.5 / SEEDS)
 
@@ -350,6 +351,6 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 def test_the_order_of_the_runs_changes_nothing(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.03, "b": -0.02})
     found = results.load(folder)
-    before = wording.compare(found)
+    before = judging.compare(found)
     random.Random(3).shuffle(found.runs)
-    assert wording.compare(found) == before
+    assert judging.compare(found) == before

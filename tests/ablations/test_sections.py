@@ -18,6 +18,7 @@ from ablations import design, report, stats
 from ablations.report import figures, sections, wording
 from ablations.report.html import Picture, Section, Table
 from ablations.report.sections.factorial import furthest_pairs
+from ablations.results import judging
 from tests.helpers.studies import SEEDS, UNIGRAM, judged, run, study
 
 
@@ -119,7 +120,7 @@ def test_the_interaction_that_is_largest_is_drawn_first(tmp_path: Path) -> None:
         crossed(tmp_path / "s", 3, rows, lambda a, b, c: 0.2 * a + 0.4 * b * c, design="factorial")
     )
     values = found.table.values
-    one, two, means = furthest_pairs(values, wording.levels(found))[0]
+    one, two, means = furthest_pairs(values, judging.levels(found))[0]
     assert (one, two) == ("b", "c")
     assert means["1", "1"] - means["0", "0"] == pytest.approx(0.4, abs=0.02)
 
@@ -143,7 +144,7 @@ def test_a_fraction_says_of_what_it_is_one(tmp_path: Path) -> None:
 def test_factors_that_vary_together_are_one(tmp_path: Path) -> None:
     levels = {"base": {"a": "a.x=0", "b": "b.x=0"}, "both": {"a": "a.x=1", "b": "b.x=1"}}
     found, _ = judged(study(tmp_path / "s", {"both": 0.1}, levels=levels, pairs=[["a", "b"]]))
-    assert wording.levels(found) == {"base": {"a & b": "0 & 0"}, "both": {"a & b": "1 & 1"}}
+    assert judging.levels(found) == {"base": {"a & b": "0 & 0"}, "both": {"a & b": "1 & 1"}}
 
 
 def test_a_design_that_cannot_be_estimated_says_why(tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_a_verdict_is_not_without_what_other_documents_would_say(
         if row["arm"] == "a"
     )
     assert row["documents"] == str(documents - 1)
-    paired = wording.paired_documents(found, "a")
+    paired = judging.paired_documents(found, "a")
     if documents > 2 and paired is not None:
         over = stats.documents(paired)
         assert (float(row["documents_low"]), float(row["documents_high"])) == pytest.approx(

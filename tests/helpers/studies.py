@@ -13,8 +13,7 @@ import numpy as np
 import yaml
 
 from ablations import results
-from ablations.report import wording
-from ablations.results import Results
+from ablations.results import Results, judging
 from ablations.stats import Comparison
 from zoo import metrics
 
@@ -85,7 +84,7 @@ def study(
 
 
 def verdicts(folder: Path) -> dict[str, str]:
-    compared, _ = wording.judged(results.load(folder))
+    compared, _ = judging.judged(results.load(folder))
     assert compared is not None
     return {effect.arm: effect.verdict for effect in compared.effects}
 
@@ -118,7 +117,7 @@ def planned(
 
 def judged(folder: Path) -> tuple[Results, Comparison]:
     found = results.load(folder)
-    compared, refused = wording.judged(found)
+    compared, refused = judging.judged(found)
     assert compared is not None, refused
     return found, compared
 

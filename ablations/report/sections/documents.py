@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ablations import stats
 from ablations.outcomes import mark, signed
-from ablations.report import wording
 from ablations.report.html import Section, Table
 from ablations.report.sections.parts import ends_of
-from ablations.results import Results
+from ablations.results import Results, judging
 from ablations.stats import Comparison
 from zoo.errors import ZooError
 
@@ -16,7 +15,7 @@ def documents(results: Results, compared: Comparison) -> Section | None:
     """Differences paired by document, over documents alone, and over documents and seeds."""
     rows = []
     for effect in compared.effects:
-        paired = wording.paired_documents(results, effect.arm)
+        paired = judging.paired_documents(results, effect.arm)
         if paired is None:
             continue
         try:

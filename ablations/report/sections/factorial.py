@@ -12,7 +12,7 @@ from ablations import design, stats
 from ablations.report import figures, wording
 from ablations.report.html import Part, Picture, Section, Table
 from ablations.report.sections.parts import estimates
-from ablations.results import Results
+from ablations.results import Results, judging
 from ablations.stats import Comparison, Factorial
 from zoo.errors import ZooError
 
@@ -34,16 +34,16 @@ MOST_PAIRS = 6  # of factors, whose interaction is drawn
 
 def factorial(results: Results, compared: Comparison) -> Section | None:
     """Main effects and interactions; of two choices each, also what each factor is worth over all orders of adding it."""
-    if not wording.crossed(results):
+    if not judging.crossed(results):
         return None
-    kind, levels = results.study["design"], wording.levels(results)
+    kind, levels = results.study["design"], judging.levels(results)
     parts: list[Part] = [
         "A main effect is that of a choice against its factor's first one, averaged over the other factors; an interaction is"
         " how much one effect changes with the other factor. Each seed gives one of each, by least squares over its arms, and"
         " the interval is a t interval over the seeds; p after Holm's correction over this table."
     ]
     try:
-        found = wording.factorial(results, compared)
+        found = judging.factorial(results, compared)
     except ZooError as error:
         return Section("Main effects and interactions", [f"Not estimated: {error}."])
     if len(found.seeds) < stats.FEWEST:
