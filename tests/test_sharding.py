@@ -109,7 +109,7 @@ class PlainSGD(torch.optim.SGD):
     def __init__(self, groups: list[optim.Group], *, lr: float = 0.5) -> None:
         super().__init__([group["params"][0] for group in groups], lr=lr)
 
-    def kept(self, shape: torch.Size, group: optim.Group) -> int:
+    def state_size(self, shape: torch.Size, group: optim.Group) -> int:
         return 0
 
 

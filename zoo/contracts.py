@@ -36,7 +36,7 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "cross": ("(dim, heads)", "forward(x, context)"),
     "ffn": ("(dim)", "forward(x, context)"),
     "init": ("()", "std(shape, role)", "rate(shape, role)", "settle(model)"),
-    "optim": ("(groups)", "step()", "kept(shape, group)"),
+    "optim": ("(groups)", "step()", "state_size(shape, group)"),
     "schedule": ("(steps)", "__call__(step)"),
     "objective": (
         "(tokenizer, length)",

@@ -104,7 +104,7 @@ def frozen_stays(case: Case) -> None:
 def counted_states(case: Case) -> None:
     """The declared numbers of its state are those that it keeps."""
     model = untied()
-    declared = optim.states(model, case[1], "fan_in")
+    declared = optim.state_size(model, case[1], "fan_in")
     optimizer = optimiser(case, model)
     step(model, optimizer, 0)
     held = 0

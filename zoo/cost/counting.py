@@ -138,7 +138,7 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
         config["seed"],
     )
     model = model or made(config)
-    states = optim.states(model, config["optim"], config["init"])
+    states = optim.state_size(model, config["optim"], config["init"])
     blocks = [block for stack in model.stacks for block in stack.blocks]
     total = sum(parameter.numel() for parameter in model.parameters())
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]

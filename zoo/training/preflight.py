@@ -104,7 +104,7 @@ def refuse_meaningless(config: Config) -> None:
     registry.build("data", config["data"])
     registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
     model = models.build(config, device="meta")
-    optim.states(model, config["optim"], config["init"])
+    optim.state_size(model, config["optim"], config["init"])
     objectives.check(config, model)
     for name in ("length", "eval_length"):
         if (config["loader"][name] or 0) > (model.limit or math.inf):
