@@ -54,11 +54,20 @@ def total(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("words", TOTALS)
+LARGEST = pytest.mark.slow  # seconds each, to make tens of thousands of experts without content
+
+
+def named(names: Any) -> list[Any]:
+    """Their names, the largest in the slow group."""
+    return [pytest.param(name, marks=[LARGEST] * (name == "deepseek_v3")) for name in names]
+
+
+@pytest.mark.parametrize("words", named(TOTALS))
 def test_its_size_is_the_published_one(words: str) -> None:
     assert total(meta(*words.split())) == TOTALS[words]
 
 
+@LARGEST
 def test_the_bias_of_deepseek_v3s_routers_is_no_parameter() -> None:
     assert sum(buffer.numel() for buffer in meta("deepseek_v3").buffers()) == 14_848
 
@@ -68,14 +77,7 @@ def test_the_transformer_of_2017_is_about_the_size_of_its_paper() -> None:
     assert total(meta("transformer_big")) == pytest.approx(213e6, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name == "deepseek_v3" else [])
-        for name in NAMES
-        if name not in UNKNOWN
-    ],
-)
+@pytest.mark.parametrize("name", named(name for name in NAMES if name not in UNKNOWN))
 def test_its_size_is_that_of_its_class_in_transformers(name: str) -> None:
     pytest.importorskip("transformers")
     model = meta(name)
@@ -83,7 +85,7 @@ def test_its_size_is_that_of_its_class_in_transformers(name: str) -> None:
     assert total(model) == total(theirs)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", named(NAMES))
 def test_its_file_says_what_it_is_and_how_large(name: str) -> None:
     text = (config.CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8")
     assert re.search(r"^# .*\b(19|20)\d\d\b", text, re.MULTILINE), "a paper and its year"
