@@ -17,6 +17,7 @@ from zoo.utils import files
 
 ENDLESS = 10**9  # steps
 RUNS = 4  # of a sweep
+STEPS = 200  # of each run
 
 
 def _made(family: Any, shape: Any) -> tuple[dict[str, Any], Any]:
@@ -112,7 +113,7 @@ def sweep(family: Any, measure: str, shape: Any, *, hydra: bool) -> Callable[[],
         f"loader.batch_size={shape.batch}",
         f"loader.length={shape.length}",
         "logger=none",
-        "trainer.max_steps=200",
+        f"trainer.max_steps={STEPS}",
         "trainer.progress=false",
     ]
     _silent()

@@ -26,7 +26,7 @@ FORWARD, TRAINING, DECODING, SWEEP = (
     "forward",
     "training step",
     "decoding 256 tokens",
-    f"{harness.RUNS} runs of 200 steps",
+    f"{harness.RUNS} runs of {harness.STEPS} steps",
 )
 Step = Callable[[], Tensor]
 
