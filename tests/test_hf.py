@@ -198,7 +198,7 @@ def tokens(length: int = LENGTH, seed: int = 0) -> Tensor:
 
 def pairs(case: str, model: Any, ours: Any, mask: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Their outputs and ours where there are tokens. Where theirs count positions from the padding
-    on, ours are told so.
+    on, ours are message so.
     """
     given: dict[str, Any] = {} if mask is None else {"attention_mask": mask.long()}
     real = torch.ones(2, LENGTH, dtype=torch.bool) if mask is None else mask
@@ -305,7 +305,7 @@ def test_bfloat16_weights_stay_bfloat16() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["model=llama3_8b", "norm=dyt"], "norm=dyt"),
         (["model=llama3_8b", "attn.window=5", "ffn.multiple_of=3", "head.softcap=3.0"], "softcap"),
@@ -316,14 +316,14 @@ def test_bfloat16_weights_stay_bfloat16() -> None:
     ids=str,
 )
 def test_model_without_counterpart_in_transformers_is_refused_by_name(
-    words: list[str], told: str
+    words: list[str], message: str
 ) -> None:
-    with pytest.raises(ZooError, match=told):
+    with pytest.raises(ZooError, match=message):
         hf.to_hf(zoo.build(words[0].removeprefix("model="), "size=tiny", *words[1:]))
 
 
 @pytest.mark.parametrize(
-    ("case", "changes", "told"),
+    ("case", "changes", "message"),
     [
         ("llama", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ("llama", rope("dynamic", factor=2.0), "dynamic"),
@@ -335,11 +335,11 @@ def test_model_without_counterpart_in_transformers_is_refused_by_name(
     ],
 )
 def test_model_without_counterpart_in_the_zoo_is_refused_by_name(
-    case: str, changes: dict[str, Any], told: str
+    case: str, changes: dict[str, Any], message: str
 ) -> None:
     name, numbers = CASES[case]
     kind = getattr(transformers, name)
-    with pytest.raises(ZooError, match=told):
+    with pytest.raises(ZooError, match=message):
         hf.from_hf(kind(kind.config_class(**(numbers | changes))))
 
 
@@ -400,7 +400,7 @@ def test_trained_run_is_exported_with_its_tokenizer(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["model=llama3_8b", "pos.fraction=0.5"], "pos.fraction"),
         (["model=deepseek_v3", "pos.fraction=0.5"], "pos.fraction"),
@@ -411,8 +411,10 @@ def test_trained_run_is_exported_with_its_tokenizer(
     ],
     ids=str,
 )
-def test_option_that_transformers_would_ignore_is_not_exported(words: list[str], told: str) -> None:
-    with pytest.raises(ZooError, match=told):
+def test_option_that_transformers_would_ignore_is_not_exported(
+    words: list[str], message: str
+) -> None:
+    with pytest.raises(ZooError, match=message):
         hf.to_hf(zoo.build(words[0].removeprefix("model="), "size=tiny", *words[1:]))
 
 

@@ -40,7 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said(**changes: Any) -> Damage:
+def with_config(**changes: Any) -> Damage:
     """config.json with other words; None takes one away."""
 
     def change(folder: Path) -> None:
@@ -66,46 +66,46 @@ def pickled(folder: Path) -> None:
 CASES: dict[str, tuple[str, Damage, str]] = {
     "no architectures, two that fit": (
         "one",
-        said(architectures=None, model_type="bert"),
+        with_config(architectures=None, model_type="bert"),
         r'"architectures": \["BertForMaskedLM"\] or "architectures": \["BertModel"\]',
     ),
     "no architectures, none that fits": (
         "one",
-        said(architectures=None, model_type="bloom"),
+        with_config(architectures=None, model_type="bloom"),
         "model_type=bloom",
     ),
     "a class that the zoo has not": (
         "one",
-        said(architectures=["BloomForCausalLM"]),
+        with_config(architectures=["BloomForCausalLM"]),
         "BloomForCausalLM has no counterpart",
     ),
     "a class close to one": (
         "one",
-        said(architectures=["GPT2Model"]),
+        with_config(architectures=["GPT2Model"]),
         "did you mean 'GPT2LMHeadModel'",
     ),
     "something that is no class": (
         "one",
-        said(architectures=["pipeline"]),
+        with_config(architectures=["pipeline"]),
         "pipeline has no counterpart",
     ),
     "architectures that is a number": (
         "one",
-        said(architectures=3),
+        with_config(architectures=3),
         "architectures must be a list of class names, not 3",
     ),
     "architectures of numbers": (
         "one",
-        said(architectures=[3]),
+        with_config(architectures=[3]),
         "architectures must be a list of class names",
     ),
-    "no model type": ("one", said(model_type=None), "does not say its model_type"),
-    "an unknown model type": ("one", said(model_type="foo"), "model type `foo`"),
-    "a wrong type in it": ("one", said(n_embd="abc"), "n_embd"),
-    "heads that do not divide": ("one", said(n_head=3), "divisible"),
-    "other shapes": ("one", said(n_embd=32), r"is \(\d+.* and config.json means"),
-    "a layer too many": ("one", said(n_layer=3), r"lacks transformer\.h\.2\."),
-    "a layer too few": ("one", said(n_layer=1), r"has transformer\.h\.1\..*does not count"),
+    "no model type": ("one", with_config(model_type=None), "does not say its model_type"),
+    "an unknown model type": ("one", with_config(model_type="foo"), "model type `foo`"),
+    "a wrong type in it": ("one", with_config(n_embd="abc"), "n_embd"),
+    "heads that do not divide": ("one", with_config(n_head=3), "divisible"),
+    "other shapes": ("one", with_config(n_embd=32), r"is \(\d+.* and config.json means"),
+    "a layer too many": ("one", with_config(n_layer=3), r"lacks transformer\.h\.2\."),
+    "a layer too few": ("one", with_config(n_layer=1), r"has transformer\.h\.1\..*does not count"),
     "not JSON": (
         "one",
         written("config.json", b"{not json"),
@@ -151,10 +151,10 @@ CASES: dict[str, tuple[str, Damage, str]] = {
 def test_a_damaged_folder_is_refused_in_one_sentence(
     case: str, whole: Path, tmp_path: Path
 ) -> None:
-    source, damage, told = CASES[case]
+    source, damage, message = CASES[case]
     folder = Path(shutil.copytree(whole / source, tmp_path / "model"))
     damage(folder)
-    with pytest.raises(ZooError, match=told) as refused:
+    with pytest.raises(ZooError, match=message) as refused:
         hf.from_hf(folder)
     assert str(folder) in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -165,7 +165,7 @@ def test_architectures_are_optional_for_a_model_type_of_one_class(
     architectures: Any, whole: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(whole / "one", tmp_path / "model"))
-    said(architectures=architectures)(folder)
+    with_config(architectures=architectures)(folder)
     expected = hf.from_hf(whole / "one").state_dict()
     assert all(
         torch.equal(tensor, expected[name])
@@ -194,7 +194,7 @@ def test_pickled_weights_are_refused_with_a_working_conversion(whole: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
         ("some org/a model", "there is no folder"),
@@ -206,11 +206,11 @@ def test_pickled_weights_are_refused_with_a_working_conversion(whole: Path, tmp_
     ],
 )
 def test_missing_folder_is_refused_by_name(
-    source: Any, told: str, monkeypatch: pytest.MonkeyPatch
+    source: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ZooError, match=told):
+    with pytest.raises(ZooError, match=message):
         hf.from_hf(source)
 
 

@@ -44,12 +44,12 @@ def refusal(model: Any) -> str | None:
     return None
 
 
-def named(told: str) -> dict[str, set[str]]:
+def named(message: str) -> dict[str, set[str]]:
     """The classes that a refusal offers as the closest, the first first, and the groups that it
     names for each.
     """
-    offered = re.findall(r"(?:the closest, |; )(\w+),? lacks ([^;]*)", told)
-    assert offered, told
+    offered = re.findall(r"(?:the closest, |; )(\w+),? lacks ([^;]*)", message)
+    assert offered, message
     return {
         name: {
             re.split(r"[.= ]", stand)[0] for stand in re.sub(r" \(.*?\)", "", stands).split(", ")
@@ -63,16 +63,16 @@ def test_refusal_names_only_the_differing_part(family: str) -> None:
     """Of each group the first that is refused; the others are in the slow test."""
     refused = set()
     for group in GROUPS:
-        told = next(
+        message = next(
             (
-                told
+                message
                 for _, model in exchanged(FAMILIES[family].model, group)
-                if (told := refusal(model))
+                if (message := refusal(model))
             ),
             None,
         )
-        if told:
-            assert named(told) == {family: {group}}
+        if message:
+            assert named(message) == {family: {group}}
             refused.add(group)
     assert {"norm", "residual", "block", "pos", "ffn"} <= refused
 
@@ -82,14 +82,14 @@ def test_refusal_names_only_the_differing_part(family: str) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_refusal_names_only_the_differing_part_for_every_family(family: str, group: str) -> None:
     for choice, model in exchanged(FAMILIES[family].model, group):
-        if told := refusal(model):
-            assert {group} in named(told).values(), (
+        if message := refusal(model):
+            assert {group} in named(message).values(), (
                 choice
             )  # there can be another class as close, with another part
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("gpt2 block=parallel", "closest, GPT2LMHeadModel, lacks block=parallel$"),
         (
@@ -106,9 +106,9 @@ def test_refusal_names_only_the_differing_part_for_every_family(family: str, gro
         ("gpt2 arch.pattern=[{norm:rms},{}]", "closest, GPT2LMHeadModel, lacks arch.pattern$"),
     ],
 )
-def test_refusal_names_the_differing_options(words: str, told: str) -> None:
+def test_refusal_names_the_differing_options(words: str, message: str) -> None:
     model, *changes = words.split()
-    with pytest.raises(ZooError, match=told):
+    with pytest.raises(ZooError, match=message):
         hf.counterpart(zoo.build(model, "size=tiny", *changes))
 
 
@@ -124,6 +124,6 @@ def test_refusal_names_the_differing_options(words: str, told: str) -> None:
 def test_refusal_offers_only_classes_of_the_same_architecture(
     model: str, arch: str, closest: str
 ) -> None:
-    told = refusal(zoo.build(model, "size=tiny", f"arch={arch}"))
-    assert told is not None
-    assert all(re.search(closest, name) for name in named(told))
+    message = refusal(zoo.build(model, "size=tiny", f"arch={arch}"))
+    assert message is not None
+    assert all(re.search(closest, name) for name in named(message))

@@ -294,7 +294,7 @@ def test_model_is_called_with_its_inputs_and_fills_the_trace(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             "objective=mlm",
@@ -327,14 +327,14 @@ def test_model_is_called_with_its_inputs_and_fills_the_trace(name: str) -> None:
         ),
     ],
 )
-def test_incompatible_objective_and_model_are_refused_by_name(words: str, said: str) -> None:
+def test_incompatible_objective_and_model_are_refused_by_name(words: str, message: str) -> None:
     composed = config.compose(words.split())
-    with pytest.raises(ZooError, match=said):
+    with pytest.raises(ZooError, match=message):
         objectives.check(composed, models.build(composed, device="meta"))
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "message"),
     [
         ({"name": "mlm", "rate": 0.0}, "objective.rate"),
         ({"name": "mlm", "mask_share": 0.9, "random_share": 0.2}, "objective.mask_share=0.9"),
@@ -350,8 +350,8 @@ def test_incompatible_objective_and_model_are_refused_by_name(words: str, said: 
         ({"name": "seq2seq", "smoothing": 1.0}, "objective.smoothing"),
     ],
 )
-def test_objective_options_out_of_range_are_refused(choice: dict[str, Any], said: str) -> None:
-    with pytest.raises(ZooError, match=said):
+def test_objective_options_out_of_range_are_refused(choice: dict[str, Any], message: str) -> None:
+    with pytest.raises(ZooError, match=message):
         registry.build("objective", choice, Byte(), 64)
 
 

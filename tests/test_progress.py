@@ -23,38 +23,38 @@ class Stream(io.StringIO):
 
     def __init__(self, terminal: bool) -> None:
         super().__init__()
-        self.terminal, self.told = terminal, threading.Event()
+        self.terminal, self.flushed = terminal, threading.Event()
 
     def isatty(self) -> bool:
         return self.terminal
 
     def flush(self) -> None:
-        self.told.set()
+        self.flushed.set()
 
 
-def said(monkeypatch: pytest.MonkeyPatch, terminal: bool, total: int = 0) -> str:
+def shown_progress(monkeypatch: pytest.MonkeyPatch, terminal: bool, total: int = 0) -> str:
     monkeypatch.setattr(progress, "QUICK", 0.0)
     stream = Stream(terminal)
     with progress.doing("reading", total, stream) as advance:
         advance(total // 2)
-        assert stream.told.wait(60)
+        assert stream.flushed.wait(60)
     return stream.getvalue()
 
 
 def test_progress_without_a_terminal_is_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(monkeypatch, terminal=False) == "reading …\n"
-    assert "\x1b" not in said(monkeypatch, terminal=False, total=10_000_000)
+    assert shown_progress(monkeypatch, terminal=False) == "reading …\n"
+    assert "\x1b" not in shown_progress(monkeypatch, terminal=False, total=10_000_000)
 
 
 def test_progress_on_bytes_shows_position_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     for terminal in (False, True):
-        line = said(monkeypatch, terminal, total=10_000_000)
+        line = shown_progress(monkeypatch, terminal, total=10_000_000)
         assert "of 10.0 MB, " in line
         assert "MB/s" in line
 
 
 def test_progress_line_is_cleared_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = said(monkeypatch, terminal=True)
+    shown = shown_progress(monkeypatch, terminal=True)
     assert shown.startswith("\r\x1b[Kreading")
     assert shown.endswith("\r\x1b[K")
     assert "\n" not in shown

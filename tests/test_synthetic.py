@@ -52,9 +52,9 @@ def test_synthetic_block_depends_on_its_index_alone(name: str) -> None:
 
 
 def test_synthetic_options_out_of_range_are_refused() -> None:
-    for wrong, told in (
+    for wrong, message in (
         ("objective.symbols=300", "symbols=300"),
         ("loader.length=4", "at least 8"),
     ):
-        with pytest.raises(ZooError, match=told):
+        with pytest.raises(ZooError, match=message):
             config.compose(["objective=copy", wrong])

@@ -11,26 +11,26 @@ from zoo.data.baselines import baseline_bits, unigram_nats
 
 def test_baselines_of_a_constant_text():
     n = 100_000
-    found = baseline_bits([b"a" * n], b"a" * 50)
-    assert found["unigram"] == pytest.approx(-math.log2((n + 1) / (n + 256)))
-    assert found["bigram"] == pytest.approx(
-        (found["unigram"] + 49 * -math.log2(n / (n - 1 + 256))) / 50
+    bits = baseline_bits([b"a" * n], b"a" * 50)
+    assert bits["unigram"] == pytest.approx(-math.log2((n + 1) / (n + 256)))
+    assert bits["bigram"] == pytest.approx(
+        (bits["unigram"] + 49 * -math.log2(n / (n - 1 + 256))) / 50
     )
-    assert found["xz"] == 8 * len(lzma.compress(b"a" * 50, preset=9 | lzma.PRESET_EXTREME)) / 50
+    assert bits["xz"] == 8 * len(lzma.compress(b"a" * 50, preset=9 | lzma.PRESET_EXTREME)) / 50
 
 
 def test_two_equally_likely_letters_need_one_bit():
     text = np.random.default_rng(0).choice([97, 98], 200_000).astype(np.uint8).tobytes()
-    found = baseline_bits([text[:70_001], b"", text[70_001:150_000]], text[150_000:])
-    assert found["unigram"] == pytest.approx(1, abs=0.005)
-    assert found["bigram"] == pytest.approx(1, abs=0.008)
-    assert found["xz"] > 1
+    bits = baseline_bits([text[:70_001], b"", text[70_001:150_000]], text[150_000:])
+    assert bits["unigram"] == pytest.approx(1, abs=0.005)
+    assert bits["bigram"] == pytest.approx(1, abs=0.008)
+    assert bits["xz"] > 1
 
 
 def test_alternating_text_costs_one_unigram_bit_and_no_bigram_bit():
-    found = baseline_bits([b"ab" * 50_000], b"ab" * 500)
-    assert found["unigram"] == pytest.approx(1, abs=0.005)
-    assert found["bigram"] < 0.01
+    bits = baseline_bits([b"ab" * 50_000], b"ab" * 500)
+    assert bits["unigram"] == pytest.approx(1, abs=0.005)
+    assert bits["bigram"] < 0.01
     assert baseline_bits([], b"ab")["bigram"] == 8
 
 

@@ -240,24 +240,24 @@ def test_streaming_tokenises_only_the_head_in_advance(
     assert set(corpus.splits) == {"head", "val", "test"}
     assert corpus.tokenised_train.documents == count
     assert corpus.tokenizer.decode_bytes(corpus.tokenised_train.ids) == b"".join(texts[:count])
-    told = corpus.summary
-    assert told["splits"]["head"] == {
+    summary = corpus.summary
+    assert summary["splits"]["head"] == {
         "documents": count,
         "bytes": sizes[count - 1],
         "tokens": len(corpus.tokenised_train.ids),
     }
-    assert (told["documents"], told["tokens"], told["measured_on"]) == (None, None, "head")
-    assert told["bytes"] == whole.summary["bytes"]
-    assert told["splits"]["val"]["bytes"] == whole.summary["splits"]["val"]["bytes"]
+    assert (summary["documents"], summary["tokens"], summary["measured_on"]) == (None, None, "head")
+    assert summary["bytes"] == whole.summary["bytes"]
+    assert summary["splits"]["val"]["bytes"] == whole.summary["splits"]["val"]["bytes"]
     if tokenizer is BYTE:
-        assert told["splits"]["val"] == whole.summary["splits"]["val"]
+        assert summary["splits"]["val"] == whole.summary["splits"]["val"]
         assert (corpus.splits["val"].ids == whole.splits["val"].ids).all()
     else:
         learned = BPE(vocab=300)
         learned.train(text.decode() for text in texts[:count])
         assert corpus.tokenizer.dumps() == learned.dumps()
     monkeypatch.setattr(cache, "_build", None)
-    assert cache.load(source(folder), tokenizer, tmp_path / "head", stream=True).summary == told
+    assert cache.load(source(folder), tokenizer, tmp_path / "head", stream=True).summary == summary
     monkeypatch.undo()
     cache.load(source(folder), tokenizer, tmp_path / "head")
     assert len(list((tmp_path / "head").iterdir())) == 2

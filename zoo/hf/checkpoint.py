@@ -20,7 +20,7 @@ PAD = "<|pad|>"
 NEVER = -1e4  # a logit for what is never predicted, finite in float16, too
 
 
-def export(checkpoint: Any, folder: Path) -> None:
+def export(checkpoint: str | Path, folder: Path) -> None:
     """Write a run's model and tokenizer as transformers saves them (safetensors).
 
     Its pipelines then do what the zoo does: documents start with end-of-text, which pads, too, as

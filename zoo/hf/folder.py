@@ -18,7 +18,7 @@ CLASSES = list(dict.fromkeys(key.split()[0] for key in FAMILIES))
 OTHER_FORMATS = (".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".ckpt")
 
 
-def load(path: Any) -> nn.Module:
+def load(path: object) -> nn.Module:
     """The model, in the class that config.json names.
 
     Raises ZooError for a folder that is damaged or incomplete, and for what the zoo has no
@@ -53,7 +53,7 @@ def load(path: Any) -> nn.Module:
     return model
 
 
-def _call(path: Any, from_pretrained: Callable[..., Any], **options: Any) -> Any:
+def _call(path: str | os.PathLike[str], from_pretrained: Callable[..., Any], **options: Any) -> Any:
     """Call transformers, whose classes each raise in their own way, and raise ZooError instead."""
     try:
         return from_pretrained(path, trust_remote_code=False, **options)
@@ -94,7 +94,7 @@ def _check_config(folder: Path) -> None:
         )
 
 
-def _class_name(path: Any, config: Any) -> str:
+def _class_name(path: str | os.PathLike[str], config: Any) -> str:
     """The class that the configuration names, or the only one of its type here."""
     named = config.architectures
     if not named:
@@ -109,7 +109,7 @@ def _class_name(path: Any, config: Any) -> str:
     return known[0]
 
 
-def _only_class(path: Any, config: Any) -> str:
+def _only_class(path: str | os.PathLike[str], config: Any) -> str:
     """The only class here that has this type of configuration."""
     fitting = [
         key.split()[0] for key, family in FAMILIES.items() if family.config == type(config).__name__
@@ -177,7 +177,9 @@ def _shards(index: Path) -> list[str]:
         ) from None
 
 
-def _check_complete(path: Any, model: nn.Module, loading: dict[str, Any]) -> None:
+def _check_complete(
+    path: str | os.PathLike[str], model: nn.Module, loading: dict[str, Any]
+) -> None:
     """Check that each weight was there, and none of a layer beyond the configuration's."""
     if missing := sorted(loading["missing_keys"]):
         raise ZooError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 IGNORE = -100  # the label of a place that has none
 MASK_TOKEN = "[MASK]"
 START_TOKEN = "<|start|>"  # starts the decoder's sequence; no text has it
+Result = TypeVar("Result")
 EVAL_METRICS = tuple(metric.name for metric in EVALUATED)
 MODEL_INPUTS = ("tokens", "decoder_tokens", "padding_mask", "positions", "documents", "places")
 
@@ -91,14 +92,15 @@ class Objective:
         self,
         model: nn.Module,
         batch: Mapping[str, Tensor],
-        head_fn: Callable[[Tensor, nn.Module, Tensor], Any],
+        head_fn: Callable[[Tensor, nn.Module, Tensor], Result],
         trace: Trace | None = None,
-    ) -> Any:
+    ) -> Result:
         """Run the model; return head_fn(hidden states where a logit is needed, head, embedding)."""
         inputs: dict[str, Any] = {name: batch[name] for name in MODEL_INPUTS if name in batch}
         if trace is not None:
             inputs["trace"] = trace
-        return model(**inputs, read=head_fn)
+        result: Result = model(**inputs, read=head_fn)
+        return result
 
     @staticmethod
     def _labels(batch: Mapping[str, Tensor]) -> Tensor:

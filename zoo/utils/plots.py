@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from zoo.errors import ZooError
 from zoo.utils import extras
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def canvas(path: Path, width: float, height: float) -> Any:
+
+def canvas(path: Path, width: float, height: float) -> Figure:
     """A figure of this size in inches, for a file.
 
     Raises ZooError without matplotlib, or for a file type that it cannot write.
@@ -24,7 +28,7 @@ def canvas(path: Path, width: float, height: float) -> Any:
     return figure
 
 
-def save(figure: Any, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Write a figure to a file; equal figures give equal bytes as SVG."""
     from matplotlib import rc_context
 
@@ -32,7 +36,7 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def logarithmic(axes: Any, ticks: Sequence[int], **labels: str) -> None:
+def logarithmic(axes: Axes, ticks: Sequence[int], **labels: str) -> None:
     """Make both axes logarithmic, with labels, and with ticks at these numbers alone."""
     axes.set(xscale="log", yscale="log", **labels)
     axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)

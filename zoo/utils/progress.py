@@ -42,10 +42,13 @@ def doing(
     def update() -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more
             terminal, wait = stream.isatty(), QUICK
+            # Without a total, a second line would be the same as the first.
+            elsewhere = ELSEWHERE if total else threading.TIMEOUT_MAX
+            pause = TERMINAL if terminal else elsewhere
             while not over.wait(wait):
                 stream.write(f"\r\x1b[K{state(True)}" if terminal else f"{state(False)}\n")
                 stream.flush()
-                wait = TERMINAL if terminal else ELSEWHERE if total else threading.TIMEOUT_MAX
+                wait = pause
             if terminal and time.monotonic() - begun > QUICK:
                 stream.write("\r\x1b[K")
                 stream.flush()
