@@ -17,7 +17,7 @@ from zoo import config, options, registry
 from zoo.components.__main__ import menu
 from zoo.config import discovery
 from zoo.config.schema import Loader, Trainer
-from zoo.cost.cluster import Plan
+from zoo.cost.cluster_plan import Plan
 from zoo.errors import ZooError
 from zoo.registry import register
 

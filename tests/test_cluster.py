@@ -13,8 +13,9 @@ import torch
 
 from zoo import config, cost
 from zoo.cost import __main__ as command
-from zoo.cost import cluster, gpus
-from zoo.cost.cluster import Figures, Plan
+from zoo.cost import cluster, cluster_plan, gpus
+from zoo.cost.cluster import Figures
+from zoo.cost.cluster_plan import Plan
 from zoo.errors import ZooError
 
 GPT = [
@@ -64,7 +65,9 @@ def counted(model: str) -> Figures:
 
 
 def planned(model: str, words: str, checkpointing: bool = True) -> dict[str, Any]:
-    return cluster.of(counted(model), cluster.asked(words.split(), "bf16-mixed", checkpointing))
+    return cluster.of(
+        counted(model), cluster_plan.parse(words.split(), "bf16-mixed", checkpointing)
+    )
 
 
 @pytest.mark.parametrize(("model", "published"), PARAMETERS.items())

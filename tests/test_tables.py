@@ -23,8 +23,8 @@ from ablations.results import Results, Run
 from tests.helpers.modules import modules
 from zoo import cost, metrics
 from zoo.components import __main__ as components
-from zoo.cost import cluster
 from zoo.cost import complexity as inspect
+from zoo.cost.tables import plan_table
 from zoo.optim import coordinates
 from zoo.training import result_screen
 from zoo.utils import tables
@@ -152,7 +152,7 @@ def watched() -> Table:
 
 TABLES: dict[str, tuple[Callable[[], Table], list[str]]] = {
     "zoo.components.__main__": (menu, []),
-    "zoo.cost.counting": (costs, []),
+    "zoo.cost.tables": (costs, []),
     "zoo.optim.coordinates": (widths, [f"dim {2**power}" for power in range(4, 12)]),
     "zoo.cost.complexity": (lengths, [f"{2**power:,}" for power in range(6, 16)]),
     "ablations.run": (a_sweep, []),
@@ -276,7 +276,6 @@ def test_every_module_that_prints_a_table_is_tested() -> None:
     own = {
         "ablations.report.writing",
         "zoo.training.result_screen",
-        "zoo.cost.cluster",
         "zoo.utils.tables",
     }
     making = set()
@@ -334,7 +333,7 @@ def test_result_and_multi_gpu_plan_fit_without_folding() -> None:
     }
     for make in (terminal, pipe):
         where = make()
-        tables.show(cluster.table(told, "plan"), where)
+        tables.show(plan_table(told, "plan"), where)
         result_screen.show(summary, Path("my runs/a b"), where)
         (text,) = shown(where)
         for word in (

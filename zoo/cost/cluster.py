@@ -1,21 +1,17 @@
-"""What a model asks of many GPUs: bytes on each, seconds a step, days, worked out from what was counted of it."""
+"""Estimates what training on many GPUs takes: bytes on each, seconds per step, days."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any
-
-from annotated_types import Ge, Gt, Le
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from zoo.cost import gpus as known_gpus
-from zoo.errors import ZooError, did_you_mean
-from zoo.options import coerce, in_signs, limits
+from zoo.cost.cluster_plan import Plan
+from zoo.errors import ZooError
 
-SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 RESERVED = 0.08  # of a GPU's memory: CUDA's context, NCCL's buffers, fragments
 TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022
 UPDATE = 7  # numbers read or written a parameter in AdamW's step: w, g, m, v read; w, m, v written
@@ -45,108 +41,6 @@ class Figures:
     logits: (
         float  # bytes that head and loss keep, and the gradient with which the backward pass begins
     )
-
-
-def _word(default: Any, about: str) -> Any:
-    return field(default=default, metadata={"about": about})
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked: the words of `python -m zoo.cost plan`, beside those of a run."""
-
-    gpus: Annotated[int, Ge(1)] = _word(8, "in all")
-    gpu: str = _word("h100", ", ".join(known_gpus.KNOWN))
-    strategy: str = _word(
-        "fsdp", "fsdp (weights, gradients, optimiser sharded) or ddp (a copy each)"
-    )
-    tensor: Annotated[int, Ge(1)] = _word(
-        1, "GPUs that share each matrix (tensor parallel, and sequence parallel within them)"
-    )
-    node: Annotated[int, Ge(1)] = _word(8, "GPUs of a node, that NVLink connects")
-    batch: Annotated[float, Ge(1)] = _word(4e6, "tokens an optimiser step, as in 4M")
-    micro: Annotated[int, Ge(1)] = _word(
-        1, "sequences of a micro-batch on a GPU (or the `tensor` that share it)"
-    )
-    tokens: Annotated[float, Ge(1)] | None = _word(
-        None, "to train on, as in 15T; null: 20 a parameter"
-    )
-    mfu: Annotated[float, Gt(0), Le(1)] | None = _word(
-        None, "of a whole step, where it was measured; null: estimated"
-    )
-    kernels: Annotated[float, Gt(0), Le(1)] | None = _word(
-        None, "share of the peak that computing reaches; null: the gpu's usual"
-    )
-    overlap: Annotated[float, Ge(0), Le(1)] = _word(
-        0.8, "share of the computing that may hide data parallel traffic"
-    )
-    wire: Annotated[float, Gt(0), Le(1)] = _word(
-        0.8, "share of a link's bandwidth that collectives reach"
-    )
-    network: Annotated[float, Ge(1)] | None = _word(
-        None, "bytes a second between nodes, a GPU; null: the gpu's usual"
-    )
-    precision: str = "bf16-mixed"  # these two are a run's words: trainer.precision, trainer.gradient_checkpointing
-    checkpointing: bool = False
-
-    @property
-    def ranks(self) -> int:
-        """Of data parallelism."""
-        return self.gpus // self.tensor
-
-    @property
-    def device(self) -> known_gpus.Device:
-        return known_gpus.named(self.gpu)
-
-
-WORDS = [option.name for option in fields(Plan) if option.metadata]
-
-
-def explained() -> Iterator[str]:
-    """A line for each word of a plan."""
-    bounds = limits(Plan)
-    for option in fields(Plan):
-        if option.metadata:
-            default = {"None": "null", "4000000.0": "4M"}.get(str(option.default), option.default)
-            about = option.metadata["about"] + in_signs(bounds.get(option.name, {}))
-            yield f"  {option.name}={default}".ljust(20) + about
-
-
-INSTEAD = {  # what a run is told by, of which a plan has words of its own
-    "trainer": "strategy=",
-    "trainer.strategy": "strategy=",
-    "trainer.devices": "gpus= and node=",
-    "trainer.nodes": "gpus=",
-    "loader.batch_size": "batch= (tokens)",
-    "trainer.accumulate": "micro=",
-}
-
-
-def asked(words: Sequence[str], precision: str, checkpointing: bool) -> Plan:
-    """The plan of these words (key=value). Raises ZooError for one that has no meaning."""
-    given: dict[str, Any] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        if not value.strip():
-            raise ZooError(f"{word} has no value: give {key}=...")
-        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([kKMBT])", value)
-        given[key] = (
-            float(match[1]) * SUFFIXES[match[2]] if match else None if value == "null" else value
-        )
-    plan = Plan(**{**coerce(Plan, given), "precision": precision, "checkpointing": checkpointing})
-    check(plan)
-    return plan
-
-
-def check(plan: Plan) -> None:
-    """Raises ZooError for numbers that no cluster has."""
-    known_gpus.named(plan.gpu)
-    if plan.strategy not in ("fsdp", "ddp"):
-        raise ZooError(
-            f"strategy must be fsdp or ddp, not {plan.strategy!r}{did_you_mean(plan.strategy, ('fsdp', 'ddp'))}"
-        )
-    if plan.gpus % plan.tensor:
-        raise ZooError(f"gpus={plan.gpus} must be a multiple of tensor={plan.tensor}")
 
 
 def memory(figures: Figures, plan: Plan) -> dict[str, float]:
@@ -308,64 +202,7 @@ def assumptions(plan: Plan) -> Iterator[str]:
     yield "attention is counted in full, also its masked half; nothing is lost to restarts, evaluation or checkpoints"
 
 
-def table(told: Mapping[str, Any], title: str) -> Any:
-    """The plan as a table for people."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(
-        title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2)
-    )
-    a_step, plan = told["step"], told["plan"]
-    gib = 2**30
-    shown.add_row(
-        "memory a GPU",
-        f"{told['memory_bytes'] / gib:,.1f} GiB",
-        f"of {told['available_bytes'] / gib:,.1f} GiB",
-    )
-    for part, number in told["memory"].items():
-        shown.add_row(f"  {part}", f"{number / gib:,.2f} GiB")
-    parts = (
-        "1 micro-batch"
-        if a_step["micro_batches"] == 1
-        else f"{a_step['micro_batches']:,} micro-batches"
-    )
-    made = f"{a_step['tokens']:,} tokens in {parts}"
-    shown.add_row("a step", f"{a_step['seconds']:,.3g} s", made)
-    shown.add_row("  computing", f"{a_step['computing']:,.3g} s")
-    shown.add_row(
-        "  data parallel",
-        f"{a_step['exposed']:,.3g} s",
-        f"not hidden, of {a_step['data_parallel']:,.3g} s",
-    )
-    shown.add_row("  tensor parallel", f"{a_step['tensor_parallel']:,.3g} s")
-    shown.add_row("  update", f"{a_step['update']:,.3g} s")
-    shown.add_row("MFU", f"{a_step['mfu']:.1%}", "FLOPs of the model alone")
-    shown.add_row("tokens/s", f"{told['tokens_per_second_per_gpu']:,.0f}", "a GPU")
-    shown.add_row(
-        "the run",
-        f"{told['days']:,.3g} days",
-        f"{told['tokens']:.4g} tokens, {told['steps']:,} steps",
-    )
-    shown.add_row(
-        "",
-        f"{told['gpu_hours']:,.4g} hours",
-        f"of GPU; {told['flops']:.4g} FLOPs on {plan['gpus']:,} {plan['gpu']}",
-    )
-    return shown
-
-
-def assumed(told: Mapping[str, Any]) -> list[Any]:
-    """What a plan rests on, as lines to be printed below its table."""
-    from rich.text import Text
-
-    return [
-        Text("\n  assuming that"),
-        *(Text(f"  - {assumption}") for assumption in told["assumptions"]),
-    ]
-
-
-def refuse_what_does_not_fit(figures: Figures, plan: Plan) -> None:
+def refuse_if_too_large(figures: Figures, plan: Plan) -> None:
     """Raises ZooError where a GPU has less memory than is needed, with the words that help and by how much."""
     needed, there = sum(memory(figures, plan).values()), available(plan)
     if needed <= there:

@@ -5,7 +5,17 @@ of a parameter between steps. One that evaluates at other weights than it trains
 the model. One that is made for a schedule names it as `schedule`, and as `progress` what its groups hold beside options.
 """
 
+from zoo.optim import adafactor, adamw, lion, schedule_free
 from zoo.optim.groups import Group, parameter_groups, state_size
 from zoo.optim.muon import orthogonal
 
-__all__ = ["Group", "orthogonal", "parameter_groups", "state_size"]
+__all__ = [
+    "Group",
+    "adafactor",
+    "adamw",
+    "lion",
+    "orthogonal",
+    "parameter_groups",
+    "schedule_free",
+    "state_size",
+]
