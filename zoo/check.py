@@ -14,8 +14,9 @@ from zoo.config import overrides
 from zoo.errors import ZooError, cli_errors
 
 DESCRIPTION = """\
-Runs the conformance checks of a group on one member: shapes, gradients, causality, caches, padding, documents, bfloat16,
-declared cost, saving and loading; for optimisers, schedules, objectives, tokenizers and data what is asked of those.
+Runs the conformance checks of a group on one member: shapes, gradients, causality, caches, padding,
+documents, bfloat16, declared cost, saving and loading; for optimisers, schedules, objectives,
+tokenizers and data what is asked of those.
 """
 
 
@@ -42,7 +43,9 @@ def main() -> None:
 
 
 def chosen(words: list[str]) -> tuple[str, dict[str, object]]:
-    """The group and the choice that overrides such as norm=mine norm.p=3 name, checked by the registry."""
+    """The group and the choice that overrides such as norm=mine norm.p=3 name, checked by the
+    registry.
+    """
     (first, *others) = [overrides.parse(word) for word in words]
     group, name = first.key_or_group, str(first.value())
     registry.entry(group, name)
@@ -59,7 +62,9 @@ def chosen(words: list[str]) -> tuple[str, dict[str, object]]:
 
 
 def import_module(name: str) -> None:
-    """Import a module by its name, or a .py file by its path. Raises ZooError where there is none."""
+    """Import a module by its name, or a .py file by its path. Raises ZooError where there is
+    none.
+    """
     path = Path(name)
     if path.suffix == ".py":
         if not path.is_file():

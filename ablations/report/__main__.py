@@ -1,9 +1,11 @@
 """`python -m ablations.report DIR`: what the runs of a study, or of any sweep, allow to be said.
 
-Prints the conclusions, and writes report.html, report.md, table.tex, comparison.csv and runs.csv into the folder.
+Prints the conclusions, and writes report.html, report.md, table.tex, comparison.csv and runs.csv
+into the folder.
 
-accept=MODULE judges runs although the source of this module differs between them, which the report then says. Each module is
-accepted by its name, as in accept=mypackage.norms; a third source of it is another difference.
+accept=MODULE judges runs although the source of this module differs between them, which the report
+then says. Each module is accepted by its name, as in accept=mypackage.norms; a third source of it
+is another difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The table of the arms and their sentences, as people read them on a page, in text and in a paper."""
+"""The table of the arms and their sentences, as people read them on a page, in text and in a
+paper.
+"""
 
 from __future__ import annotations
 

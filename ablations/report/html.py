@@ -7,27 +7,44 @@ from dataclasses import dataclass
 from html import escape
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #666; --line: #ddd; --box: #f5f6f8; }
+:root {
+  color-scheme: light dark;
+  --ink: #1a1a1a; --paper: #fff; --soft: #666; --line: #ddd; --box: #f5f6f8;
+}
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e8e8e8; --paper: #16181c; --soft: #a0a4ab; --line: #34383f; --box: #1f2228; }
 }
-body { color: var(--ink); background: var(--paper); font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem;
-       padding: 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
+body {
+  color: var(--ink); background: var(--paper); font: 16px/1.5 system-ui, sans-serif;
+  margin: 0 auto; max-width: 60rem; padding: 1rem; overflow-wrap: anywhere;
+}
+h1 { font-size: 1.5rem; margin: .5rem 0; }
+h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p.question { font-size: 1.1rem; color: var(--soft); margin: 0 0 1rem; }
-ul.conclusions { list-style: none; padding: 0; } ul.conclusions li { border-left: 4px solid var(--line); margin: .5rem 0;
-       padding: .35rem .75rem; background: var(--box); }
-li.better { border-color: #009e73 !important; } li.worse { border-color: #d55e00 !important; }
+ul.conclusions { list-style: none; padding: 0; }
+ul.conclusions li {
+  border-left: 4px solid var(--line); margin: .5rem 0; padding: .35rem .75rem;
+  background: var(--box);
+}
+li.better { border-color: #009e73 !important; }
+li.worse { border-color: #d55e00 !important; }
 li.equivalent { border-color: #0072b2 !important; }
-div.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; } th:first-child, td:first-child {
-       text-align: left; position: sticky; left: 0; background: var(--paper); white-space: normal; min-width: 9rem;
-       max-width: 14rem; overflow-wrap: break-word; }
+div.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child {
+  text-align: left; position: sticky; left: 0; background: var(--paper); white-space: normal;
+  min-width: 9rem; max-width: 14rem; overflow-wrap: break-word;
+}
 thead th { color: var(--soft); font-weight: 600; }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; }
-p.about { color: var(--soft); font-size: .9375rem; } details { margin: 1rem 0; } summary { cursor: pointer; }
-code, pre { font: .8125rem/1.45 ui-monospace, monospace; } pre { background: var(--box); padding: .75rem; overflow-x: auto; }
-ul.remarks { color: var(--soft); font-size: .9375rem; } footer { color: var(--soft); font-size: .8125rem; margin: 2rem 0 1rem; }
+p.about { color: var(--soft); font-size: .9375rem; }
+details { margin: 1rem 0; }
+summary { cursor: pointer; }
+code, pre { font: .8125rem/1.45 ui-monospace, monospace; }
+pre { background: var(--box); padding: .75rem; overflow-x: auto; }
+ul.remarks { color: var(--soft); font-size: .9375rem; }
+footer { color: var(--soft); font-size: .8125rem; margin: 2rem 0 1rem; }
 """
 
 
@@ -122,7 +139,8 @@ def table(told: Table) -> str:
     body = "".join(
         "<tr>" + "".join(f"<td>{broken(cell)}</td>" for cell in row) + "</tr>" for row in told.rows
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    whole = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{whole}</div>'
 
 
 def remarks(lines: Sequence[str]) -> str:

@@ -10,7 +10,9 @@ from ablations.stats import Comparison
 
 
 def latex_table(results: Results, compared: Comparison | None) -> str:
-    """A tabular of the arms for a paper, in booktabs' rules, with what must be said beside it below the last one."""
+    """A tabular of the arms for a paper, in booktabs' rules, with what must be said beside it below
+    the last one.
+    """
     keep = [0, 1, 2, 3, 4, 6, 9]
     rows = [
         [row[column] for column in keep]

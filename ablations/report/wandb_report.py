@@ -1,4 +1,6 @@
-"""A study in Weights & Biases: its tables and its report as a run, and where there is a network, a page and a workspace."""
+"""A study in Weights & Biases: its tables and its report as a run, and where there is a network, a
+page and a workspace.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SHARED = (
 
 
 def publish(plan: Plan) -> list[str]:
-    """Log what the report wrote into the study's folder; gives lines for people, also where W&B fails, which fails no study."""
+    """Log what the report wrote into the study's folder; gives lines for people, also where W&B
+    fails, which fails no study.
+    """
     try:
         return list(_published(plan))
     except Exception as error:
@@ -74,7 +78,9 @@ def _published(plan: Plan) -> Iterator[str]:
 
 
 def table(path: Path) -> wandb.Table:
-    """A file of comma-separated values; a column is of numbers where all that stands in it are numbers."""
+    """A file of comma-separated values; a column is of numbers where all that stands in it are
+    numbers.
+    """
     with path.open(newline="", encoding="utf-8") as file:
         columns, *rows = csv.reader(file)
     filled = [_numbers(cells) for cells in zip(*rows, strict=True)]
@@ -89,7 +95,8 @@ def _numbers(cells: Sequence[str]) -> Sequence[Any]:
 
 
 def page(group: str, metric: str, told: str, place: Any) -> Any:
-    """W&B's report: the conclusions in Markdown, panels of the arms over the runs that count, and the table of the comparison.
+    """W&B's report: the conclusions in Markdown, panels of the arms over the runs that count, and
+    the table of the comparison.
 
     `place` has the entity and the project. Nothing is sent before `save()`.
     """
@@ -118,7 +125,9 @@ def page(group: str, metric: str, told: str, place: Any) -> Any:
 
 
 def workspace(group: str, metric: str, place: Any) -> Any:
-    """W&B's workspace: the same panels over the same runs, where other runs can be looked at beside them."""
+    """W&B's workspace: the same panels over the same runs, where other runs can be looked at beside
+    them.
+    """
     import wandb_workspaces.workspaces as ws
 
     return ws.Workspace(
@@ -133,7 +142,9 @@ def workspace(group: str, metric: str, place: Any) -> Any:
 
 
 def _of(group: str, which: str) -> str:
-    """W&B's filter for runs of a group; marks in its name are escaped, as `=` and quotes would be read as the filter's own."""
+    """W&B's filter for runs of a group; marks in its name are escaped, as `=` and quotes would be
+    read as the filter's own.
+    """
     name = re.sub(r"[^\w.-]", lambda mark: f"\\U{ord(mark[0]):08x}", group)
     return f'Metric("Group") == "{name}" and {which}'
 

@@ -28,7 +28,8 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
             else f"no run can be paired with {base}"
         )
         return f"{arm}: {why}, so that nothing can be said.{lost}"
-    measured = f"a difference of {signed(effect.difference)} {metrics.of(metric).unit}{_percent(effect, metric)}"
+    unit = metrics.of(metric).unit
+    measured = f"a difference of {signed(effect.difference)} {unit}{_percent(effect, metric)}"
     if effect.low is not None and effect.high is not None:
         measured += f", 95 % interval {signed(effect.low)} to {signed(effect.high)}"
     seeds = f"{effect.n} seed{'s' * (effect.n > 1)}"
@@ -37,11 +38,14 @@ def sentence(effect: Effect, compared: Comparison, metric: str) -> str:
     )
     lost = over_documents(effect, compared) + lost
     if effect.verdict in ("better", "worse"):
-        return f"{arm} is {effect.verdict} than {base}{by_little(effect, compared)}: {measured}{tested}, {seeds}.{lost}"
+        little = by_little(effect, compared)
+        return f"{arm} is {effect.verdict} than {base}{little}: {measured}{tested}, {seeds}.{lost}"
     if effect.verdict == "equivalent":
-        return f"{arm} and {base} are equivalent: {measured}, within the margin of ±{compared.margin:g}; {seeds}.{lost}"
+        margin = f"within the margin of ±{compared.margin:g}"
+        return f"{arm} and {base} are equivalent: {measured}, {margin}; {seeds}.{lost}"
     if effect.verdict == "withheld":
-        return f"{arm} against {base} is not judged: {measured}, but not all of their runs are of one source.{lost}"
+        why = "not all of their runs are of one source"
+        return f"{arm} against {base} is not judged: {measured}, but {why}.{lost}"
     if effect.verdict == "exploratory":
         few = f"{seeds} {'are' if effect.n > 1 else 'is'} too few for a verdict"
         why = few if effect.n < stats.FEWEST else f"not all runs have ended ({seeds} so far)"
@@ -86,7 +90,8 @@ def over_documents(effect: Effect, compared: Comparison) -> str:
         doubt = ", which includes 0"
     elif effect.verdict == "equivalent" and max(-low, high) >= compared.margin:
         doubt = ", which reaches beyond the margin"
-    return f" 95 % interval over documents and seeds {signed(low)} to {signed(high)}{doubt}; {shown}{few}{lost}."
+    interval = f"{signed(low)} to {signed(high)}{doubt}"
+    return f" 95 % interval over documents and seeds {interval}; {shown}{few}{lost}."
 
 
 def doubts(compared: Comparison) -> list[str]:
@@ -104,7 +109,9 @@ def doubts(compared: Comparison) -> list[str]:
 
 
 def _percent(effect: Effect, metric: str) -> str:
-    """Where a share of the baseline says something: not of a metric that is one already, nor of next to nothing."""
+    """Where a share of the baseline says something: not of a metric that is one already, nor of
+    next to nothing.
+    """
     said = (
         effect.percent is not None and abs(effect.percent) < 1000 and not metrics.of(metric).share
     )
@@ -122,7 +129,9 @@ def warnings(results: Results, compared: Comparison | None) -> list[str]:
 
 
 def dependent(found: Factorial, compared: Comparison) -> list[str]:
-    """Of each interaction that is there, which main effects are not to be read by themselves, and what to read instead."""
+    """Of each interaction that is there, which main effects are not to be read by themselves, and
+    what to read instead.
+    """
     told = []
     for one in found.interacting(compared.alpha):
         names = " and ".join(
@@ -130,7 +139,8 @@ def dependent(found: Factorial, compared: Comparison) -> list[str]:
         )
         within = ", ".join(f"{effect.name} {marked(effect)}" for effect in found.within(one.name))
         told.append(
-            f"The main effects of {names} are not to be read by themselves, as they interact ({one.name}"
+            f"The main effects of {names} are not to be read by themselves, as they interact"
+            f" ({one.name}"
             f" {marked(one)}, p {_equals(one.p_holm)}): each is an average over effects that differ"
             + (f" ({within})." if within else ".")
         )
@@ -143,7 +153,9 @@ def marked(one: Estimate) -> str:
 
 
 def integrity(results: Results) -> list[str]:
-    """What was changed since the first run: in what was planned, or in what the runs are made of."""
+    """What was changed since the first run: in what was planned, or in what the runs are made
+    of.
+    """
     return [*specification.remarks(results.plan or {}), *sources.remarks(results)]
 
 
@@ -162,18 +174,21 @@ def remarks(results: Results, compared: Comparison | None) -> list[str]:
         )
     if results.pending:
         told.append(
-            f"{results.pending} of {len(results.runs)} runs are still to end: no verdict before they have, as one that"
+            f"{results.pending} of {len(results.runs)} runs are still to end: no verdict before"
+            f" they have, as one that"
             " is looked for half way is found in noise."
         )
     if results.study.get("design") == "ladder":
         told.append(
-            "A rung has all the changes up to its own: its difference is that of all of them, not of the last."
+            "A rung has all the changes up to its own: its difference is that of all of them, not"
+            " of the last."
         )
     if compared.margin == NO_MARGIN:
         told.append("No margin was stated, so that no arm can be called equivalent.")
     if compared.look > 1:
         told.append(
-            f"This is look {compared.look} at this folder: tested at α = {compared.alpha:g} instead of .05."
+            f"This is look {compared.look} at this folder: tested at α = {compared.alpha:g}"
+            f" instead of .05."
         )
     if compared.rho is not None:
         told.append(f"Correlation of the arms over seeds (measured): ρ = {compared.rho:.2f}.")

@@ -38,7 +38,9 @@ def write(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
 
 
 def read(folder: Path) -> tuple[Results, Comparison | None, list[str]]:
-    """The runs below a folder, their comparison where one can be made, and what a reader must know of both."""
+    """The runs below a folder, their comparison where one can be made, and what a reader must know
+    of both.
+    """
     results = load(folder)
     compared, refused = judging.judged(results)
     return results, compared, refused + wording.remarks(results, compared)

@@ -1,4 +1,6 @@
-"""What the runs of a study allow to be said, as functions of numbers: they read no file and know no model."""
+"""What the runs of a study allow to be said, as functions of numbers: they read no file and know no
+model.
+"""
 
 from ablations.stats.comparison import FEW_DOCUMENTS, FEWEST, compare
 from ablations.stats.documents import documents

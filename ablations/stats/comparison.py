@@ -1,7 +1,8 @@
-"""What the runs of a study allow to be said: arms against a baseline, paired by seed, with the errors over the family held.
+"""What the runs of a study allow to be said: arms against a baseline, paired by seed, with the
+errors over the family held.
 
-The primary test is the paired t with Holm's correction. Everything here is a function of numbers: it reads no file, knows no
-model, and gives the same answer whatever the order of the runs.
+The primary test is the paired t with Holm's correction. Everything here is a function of numbers:
+it reads no file, knows no model, and gives the same answer whatever the order of the runs.
 """
 
 from __future__ import annotations
@@ -40,15 +41,19 @@ def compare(
     cap: float | None = None,
     look: int = 1,
 ) -> Comparison:
-    """Every arm against the baseline, by the primary test: the paired t, corrected over the arms by Holm's method.
+    """Every arm against the baseline, by the primary test: the paired t, corrected over the arms by
+    Holm's method.
 
-    `margin` is what counts as equivalent, in the metric's unit, and wins where a difference is both significant and smaller;
-    `cap` is what a run counts as that diverged or is stuck, unless it was worse (`ablations.outcomes`): the loss of the
-    unigram model. A second look at a study whose seeds were added later is tested at alpha / 2; that holds the errors of
-    both looks together where the first was tested at alpha / 2 as well, and those of the second one alone where it was not.
+    `margin` is what counts as equivalent, in the metric's unit, and wins where a difference is both
+    significant and smaller; `cap` is what a run counts as that diverged or is stuck, unless it was
+    worse (`ablations.outcomes`): the loss of the unigram model. A second look at a study whose
+    seeds were added later is tested at alpha / 2; that holds the errors of both looks together
+    where the first was tested at alpha / 2 as well, and those of the second one alone where it was
+    not.
 
-    Errors hold over the family however the variances differ, and whichever arms are real: each test holds by itself, and
-    Holm's correction asks for no more. Raises ZooError for what cannot be compared.
+    Errors hold over the family however the variances differ, and whichever arms are real: each test
+    holds by itself, and Holm's correction asks for no more. Raises ZooError for what cannot be
+    compared.
     """
     if not (math.isfinite(margin) and margin > 0):
         raise ZooError(
@@ -122,7 +127,8 @@ class _Pair:
     there: Array
     capped: int
     base_capped: int
-    noise: float  # degrees times variance, of the differences and of both sides, where neither is capped
+    # degrees times variance, of the differences and of both sides, where neither is capped
+    noise: float
     spread: float
 
     @property
@@ -264,7 +270,9 @@ def _notes(
 
 
 def _divergence_p(table: Table, arm: str, baseline: str) -> float | None:
-    """Fisher's exact test of the share of an arm's runs that learned nothing against the baseline's."""
+    """Fisher's exact test of the share of an arm's runs that learned nothing against the
+    baseline's.
+    """
     runs, other_runs = len(table.values[arm]), len(table.values[baseline])
     lost, other_lost = len(table.bad[arm]), len(table.bad[baseline])
     if not runs or not (lost or other_lost):

@@ -14,15 +14,17 @@ from zoo.errors import ZooError
 
 
 def documents(paired: ArrayLike, *, alpha: float = 0.05) -> Estimate:
-    """The mean difference over (seeds, documents), both of them samples: V = V_seeds + V_documents - V_both.
+    """The mean difference over (seeds, documents), both of them samples: V = V_seeds + V_documents
+    - V_both.
 
-    Clustered two ways (Cameron, Gelbach and Miller 2011), with the degrees of the smaller side. From one seed it holds for
-    these weights only, and says so.
+    Clustered two ways (Cameron, Gelbach and Miller 2011), with the degrees of the smaller side.
+    From one seed it holds for these weights only, and says so.
     """
     values = np.asarray(paired, float)
     if values.ndim != 2 or min(values.shape) < 1 or values.shape[1] < 2:
         raise ZooError(
-            f"give differences as (seeds, documents), with two documents at least; this is {values.shape}"
+            f"give differences as (seeds, documents), with two documents at least; this is"
+            f" {values.shape}"
         )
     if not np.isfinite(values).all():
         raise ZooError(

@@ -35,7 +35,9 @@ class Effect:
     diverged: int = 0  # of those, also where stuck
     capped: int = 0  # of the paired ones, those that count at a value that is not their own
     base_capped: int = 0  # and of the baseline's
-    bad: bool = False  # whether it or the baseline has runs that learned nothing, so that whatever is shown of it says so
+    # whether it or the baseline has runs that learned nothing, so that whatever is shown of it says
+    # so
+    bad: bool = False
     divergence_p: float | None = None  # Fisher's exact test against the baseline's rate
     documents: int | None = None  # of the validation, where they are known
     documents_seeds: int | None = (

@@ -26,7 +26,9 @@ class Estimate:
 
 
 def t_interval(name: str, values: Array, alpha: float) -> Estimate:
-    """A mean over seeds and its t interval; where every seed says the same, there is no error to put on it."""
+    """A mean over seeds and its t interval; where every seed says the same, there is no error to
+    put on it.
+    """
     if np.ptp(values) <= 1e-12 * max(np.abs(values).max(), 1.0):
         raise ZooError(
             f"{name} changes every seed by the same: there is no variance to make an interval of"

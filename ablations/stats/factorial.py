@@ -20,7 +20,9 @@ Parts = tuple[
 
 @dataclass(frozen=True)
 class Factorial:
-    """What the arms of a factorial say of its factors; intervals are over the seeds that ended in every arm."""
+    """What the arms of a factorial say of its factors; intervals are over the seeds that ended in
+    every arm.
+    """
 
     effects: tuple[Estimate, ...]  # main ones, then interactions of two
     simple: tuple[
@@ -33,13 +35,17 @@ class Factorial:
     ]  # those that are the same in every seed, so that they have no interval
 
     def interacting(self, alpha: float = 0.05) -> tuple[Estimate, ...]:
-        """The interactions that are there: the main effects in them are averages over what differs."""
+        """The interactions that are there: the main effects in them are averages over what
+        differs.
+        """
         return tuple(
             one for one in self.effects if one.name in self.parts and (one.p_holm or one.p) <= alpha
         )
 
     def within(self, interaction: str) -> tuple[Estimate, ...]:
-        """The simple effects of its first factor, within each level of the other; none where it is one with another."""
+        """The simple effects of its first factor, within each level of the other; none where it is
+        one with another.
+        """
         (factor, level), (other, _), *_ = self.parts[interaction]
         return tuple(
             one for one in self.simple if one.name.startswith(f"{factor}={level} at {other}=")
@@ -54,14 +60,16 @@ def factorial(
     lower_is_better: bool = True,
     cap: float | None = None,
 ) -> Factorial:
-    """Main effects, two-way interactions and simple effects, each by a paired t over the seeds (Fisher 1935; Box 1961).
+    """Main effects, two-way interactions and simple effects, each by a paired t over the seeds
+    (Fisher 1935; Box 1961).
 
-    `levels` has the level of each factor by arm; a factor's first level, in the order given, is its reference. A main effect
-    is its level minus the reference, averaged over the other factors; an interaction is the difference of two such
-    differences; a simple effect is that of a level within one level of another factor, averaged over the rest. Each seed
-    gives one of each, by least squares over its arms: so the interval asks for no equal variances, which arms that train
-    badly do not have. What a fraction cannot tell apart comes as one estimate, `a:b = c:d`, and without simple effects; a
-    main effect that it cannot tell from an interaction is refused.
+    `levels` has the level of each factor by arm; a factor's first level, in the order given, is its
+    reference. A main effect is its level minus the reference, averaged over the other factors; an
+    interaction is the difference of two such differences; a simple effect is that of a level within
+    one level of another factor, averaged over the rest. Each seed gives one of each, by least
+    squares over its arms: so the interval asks for no equal variances, which arms that train badly
+    do not have. What a fraction cannot tell apart comes as one estimate, `a:b = c:d`, and without
+    simple effects; a main effect that it cannot tell from an interaction is refused.
     """
     table = tabulate(outcomes, cap, lower_is_better)
     unknown = [arm for arm in table.values if arm not in levels]
@@ -81,12 +89,14 @@ def factorial(
     design = np.column_stack([np.ones(len(arms)), *columns.values()])
     if np.linalg.matrix_rank(design) < design.shape[1]:
         raise ZooError(
-            "these arms cannot tell all main effects and two-way interactions apart: run more combinations"
+            "these arms cannot tell all main effects and two-way interactions apart: run more"
+            " combinations"
         )
     seeds = tuple(sorted(set.intersection(*(set(table.values[arm]) for arm in arms))))
     if len(seeds) < 2:
         raise ZooError(
-            f"{len(seeds)} seed{'s' * (len(seeds) != 1)} ended in every arm, which cannot tell effects from chance:"
+            f"{len(seeds)} seed{'s' * (len(seeds) != 1)} ended in every arm, which cannot tell"
+            f" effects from chance:"
             " run more seeds"
         )
     values = np.array([[table.values[arm][seed] for seed in seeds] for arm in arms])
@@ -102,7 +112,9 @@ def factorial(
 def _columns(
     arms: Sequence[str], levels: Mapping[str, Mapping[str, str]], known: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, Array], dict[str, Parts]]:
-    """The columns of a design over its arms, and what each interaction is of; aliases are one column."""
+    """The columns of a design over its arms, and what each interaction is of; aliases are one
+    column.
+    """
     main: dict[str, dict[str, Array]] = {}
     for factor, names in known.items():
         if len(names) < 2:
@@ -126,7 +138,8 @@ def _columns(
                 if np.allclose(scaled, kept) or np.allclose(scaled, -kept):
                     if other not in parts:
                         raise ZooError(
-                            f"these arms cannot tell the effect of {other} from {name}: run more combinations"
+                            f"these arms cannot tell the effect of {other} from {name}: run more"
+                            f" combinations"
                         )
                     both = f"{other} = {'' if np.allclose(scaled, kept) else '-'}{name}"
                     columns = {
@@ -140,7 +153,9 @@ def _columns(
 
 
 def _simple(known: Mapping[str, Sequence[str]], weights: Mapping[str, Array]) -> dict[str, Array]:
-    """The weights of the arms in each level's effect within each level of another factor, where no alias is in it."""
+    """The weights of the arms in each level's effect within each level of another factor, where no
+    alias is in it.
+    """
     simple: dict[str, Array] = {}
     for one, two in itertools.permutations(known, 2):
         for name, level in itertools.product(known[one][1:], known[two]):
@@ -162,7 +177,9 @@ def _simple(known: Mapping[str, Sequence[str]], weights: Mapping[str, Array]) ->
 def _estimated(
     weights: Mapping[str, Array], values: Array, bad: Array, alpha: float
 ) -> tuple[tuple[Estimate, ...], tuple[str, ...]]:
-    """Each weighted sum of the arms' values (arms, seeds), corrected for all of them; and those that have no interval."""
+    """Each weighted sum of the arms' values (arms, seeds), corrected for all of them; and those
+    that have no interval.
+    """
     found, constant = [], []
     for name, weight in weights.items():
         try:

@@ -30,11 +30,13 @@ class PairedT(NamedTuple):
 
 
 def paired_t(differences: ArrayLike, *, alpha: float = 0.05, margin: float = math.inf) -> PairedT:
-    """The paired t over the last axis, the seeds: mean, sd, interval, p, and p of two one-sided tests against the margin.
+    """The paired t over the last axis, the seeds: mean, sd, interval, p, and p of two one-sided
+    tests against the margin.
 
-    Each mean has the error that its own differences show, with n - 1 degrees of freedom, and borrows nothing from the others:
-    where variances are pooled over arms, or shrunk towards a pooled one, an arm that is noisier than the others is found
-    different up to three times as often as is said, and so is every arm where it is the baseline that is noisy.
+    Each mean has the error that its own differences show, with n - 1 degrees of freedom, and
+    borrows nothing from the others: where variances are pooled over arms, or shrunk towards a
+    pooled one, an arm that is noisier than the others is found different up to three times as often
+    as is said, and so is every arm where it is the baseline that is noisy.
     """
     values = np.asarray(differences, float)
     n = values.shape[-1]
@@ -57,12 +59,16 @@ def t_test(difference: ArrayLike, se: ArrayLike, df: ArrayLike) -> Array:
 
 
 def equivalence_test(difference: ArrayLike, se: ArrayLike, df: ArrayLike, margin: float) -> Array:
-    """p of two one-sided tests, the larger of P(T > (difference + margin) / se) and of its mirror image (Schuirmann 1987)."""
+    """p of two one-sided tests, the larger of P(T > (difference + margin) / se) and of its mirror
+    image (Schuirmann 1987).
+    """
     return np.asarray(stats.t.sf((margin - np.abs(np.asarray(difference))) / np.asarray(se), df))
 
 
 def holm(p: ArrayLike) -> list[float]:
-    """p corrected for the family: the i-th smallest of m by m - i + 1, and never below the one before (Holm 1979)."""
+    """p corrected for the family: the i-th smallest of m by m - i + 1, and never below the one
+    before (Holm 1979).
+    """
     values = np.asarray(p, float)
     order = values.argsort()
     stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
@@ -72,7 +78,8 @@ def holm(p: ArrayLike) -> list[float]:
 
 
 def t_power(effect: float, n: ArrayLike, alpha: float) -> Array:
-    """The chance that n seeds find an effect, in sds of the differences: P(F > f) of 1 and n - 1, noncentral by n effect^2.
+    """The chance that n seeds find an effect, in sds of the differences: P(F > f) of 1 and n - 1,
+    noncentral by n effect^2.
 
     Of t^2 rather than of t, whose distribution scipy has no number for where the effect is large.
     """
@@ -92,9 +99,11 @@ def seeds_needed(
     above: int = 1,
     target: float = POWER,
 ) -> int | None:
-    """The fewest seeds above which the paired t finds the difference, or two one-sided tests the equivalence, if true.
+    """The fewest seeds above which the paired t finds the difference, or two one-sided tests the
+    equivalence, if true.
 
-    Of power `target` each: by the noncentral t, and P(T < -c) - P(T' < c) for equivalence (Phillips 1990). None above 1000.
+    Of power `target` each: by the noncentral t, and P(T < -c) - P(T' < c) for equivalence (Phillips
+    1990). None above 1000.
     """
     n = np.arange(max(above + 1, 2), MOST + 1)
     enough = t_power(difference / sd, n, alpha) >= target

@@ -15,11 +15,13 @@ from zoo.errors import ZooError
 def shapley(
     values: Mapping[frozenset[str], Sequence[float]], *, alpha: float = 0.05
 ) -> tuple[Estimate, ...]:
-    """What each rung of a ladder is worth: its step, averaged over every order of the rungs that was run (Shapley 1953).
+    """What each rung of a ladder is worth: its step, averaged over every order of the rungs that
+    was run (Shapley 1953).
 
-    `values` has the losses of each set of rungs, seed by seed in one order of seeds; the empty set is the baseline. Each
-    seed gives one such average, so that the interval is a t interval over seeds. With all 2^k sets it is over all k! orders;
-    a rung whose step was seen only once is refused, as there the order decides.
+    `values` has the losses of each set of rungs, seed by seed in one order of seeds; the empty set
+    is the baseline. Each seed gives one such average, so that the interval is a t interval over
+    seeds. With all 2^k sets it is over all k! orders; a rung whose step was seen only once is
+    refused, as there the order decides.
     """
     rungs = sorted(frozenset().union(*values))
     sizes = {len(runs) for runs in values.values()}

@@ -1,4 +1,6 @@
-"""What every member of a group must do, as checks that run on one member, from inside or outside this repository."""
+"""What every member of a group must do, as checks that run on one member, from inside or outside
+this repository.
+"""
 
 from __future__ import annotations
 

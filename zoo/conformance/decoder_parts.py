@@ -1,6 +1,8 @@
-"""Checks what must hold of a decoder whatever component it is made of: shapes, gradients, causality, caches.
+"""Checks what must hold of a decoder whatever component it is made of: shapes, gradients,
+causality, caches.
 
-Each check takes a case (a group and a choice in it) and raises AssertionError with a sentence about what does not hold.
+Each check takes a case (a group and a choice in it) and raises AssertionError with a sentence about
+what does not hold.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ def causal_gradients(case: Case) -> None:
 
 
 def causal_values(case: Case) -> None:
-    """A later token changes no logit before it, also where no gradient shows it (a hard choice of experts)."""
+    """A later token changes no logit before it, also where no gradient shows it (a hard choice of
+    experts).
+    """
     model, before = decoder_with(case), tokens()
     after = before.clone()
     after[:, 8:] = (after[:, 8:] + 1) % ARCH["vocab"]
@@ -184,13 +188,17 @@ def cached_is_full(case: Case) -> None:
 
 
 def padding_changes_nothing(case: Case) -> None:
-    """Padding on either side changes no logit of a real token, unless a mixer declares that it reads padding."""
+    """Padding on either side changes no logit of a real token, unless a mixer declares that it
+    reads padding.
+    """
     if _honours(case, "padding"):
         check_padding(decoder_with(case))
 
 
 def documents_stay_apart(case: Case) -> None:
-    """Packed documents give the logits that each gives alone, unless a mixer declares that it mixes them."""
+    """Packed documents give the logits that each gives alone, unless a mixer declares that it mixes
+    them.
+    """
     if _honours(case, "documents"):
         check_documents(decoder_with(case))
 
@@ -273,7 +281,9 @@ def _near(actual: Tensor, expected: Tensor) -> None:
 
 
 def _state_of(model: nn.Module) -> dict[str, Any]:
-    """All that forward could change: attributes by identity, plain containers and tensors by content."""
+    """All that forward could change: attributes by identity, plain containers and tensors by
+    content.
+    """
     state: dict[str, Any] = {}
     for path, module in model.named_modules():
         for key, value in vars(module).items():

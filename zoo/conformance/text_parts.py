@@ -17,7 +17,9 @@ EOT = tokenizers.EOT
 
 
 def odd_texts() -> list[str]:
-    """Texts that tokenizers lose: empty ones, NUL, the name of a special token, any character there is."""
+    """Texts that tokenizers lose: empty ones, NUL, the name of a special token, any character there
+    is.
+    """
     draw = random.Random(0)
     characters = [*range(0xD800), *range(0xE000, 0x110000)]
     drawn = ["".join(map(chr, draw.choices(characters, k=200))) for _ in range(20)]

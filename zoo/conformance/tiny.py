@@ -1,4 +1,6 @@
-"""Builds tiny decoders from any registered component, for checks that hold whatever the component does."""
+"""Builds tiny decoders from any registered component, for checks that hold whatever the component
+does.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def honours(attn: str) -> frozenset[str]:
 
 
 def base_parts(changes: Parts) -> dict[str, Choice]:
-    """The parts of the base decoder with some changed; without positions for a mixer that has no scores."""
+    """The parts of the base decoder with some changed; without positions for a mixer that has no
+    scores.
+    """
     named = {
         group: {"name": choice} if isinstance(choice, str) else choice
         for group, choice in {**BASE, **changes}.items()
@@ -113,7 +117,9 @@ def decoder(
     device: str = "cpu",
     arch: Choice | None = None,
 ) -> Decoder:
-    """A tiny decoder of the base parts, some of them changed. Built once per configuration, then copied."""
+    """A tiny decoder of the base parts, some of them changed. Built once per configuration, then
+    copied.
+    """
     configured = {"arch": ARCH | (arch or {})} | base_parts(parts or {})
     return copy.deepcopy(_built(json.dumps(configured), seed, device))
 
@@ -124,7 +130,9 @@ def _built(configured: str, seed: int, device: str) -> Decoder:
 
 
 def perturbed(model: Decoder) -> Decoder:
-    """The model with every parameter moved, so that none is at a value (0, 1) that hides a mistake."""
+    """The model with every parameter moved, so that none is at a value (0, 1) that hides a
+    mistake.
+    """
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -150,7 +158,9 @@ def loss_of(model: Decoder, **inputs: Any) -> Tensor:
 
 
 def gradients(model: Decoder, loss: Tensor) -> dict[str, Tensor]:
-    """The gradient of each parameter by name; a scalar zero for one that takes no part in the loss."""
+    """The gradient of each parameter by name; a scalar zero for one that takes no part in the
+    loss.
+    """
     named = dict(model.named_parameters())
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return {
@@ -160,5 +170,7 @@ def gradients(model: Decoder, loss: Tensor) -> dict[str, Tensor]:
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    """Raise AssertionError where two tensors differ by more than the tolerance, relative or absolute."""
+    """Raise AssertionError where two tensors differ by more than the tolerance, relative or
+    absolute.
+    """
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)

@@ -28,7 +28,9 @@ ROW_KEYS = ("tokens", "labels")
 
 
 def untied(seed: int = 0) -> Decoder:
-    """A tiny decoder with every kind of parameter: matrices, fused matrices, gains, biases, an untied head."""
+    """A tiny decoder with every kind of parameter: matrices, fused matrices, gains, biases, an
+    untied head.
+    """
     head: Choice = {"name": "linear", "tied": False}
     attn: Choice = {"name": "gqa", "kv_heads": 2, "bias": True}
     return decoder({"head": head, "attn": attn}, seed)
@@ -136,7 +138,9 @@ def rows_by_index(case: Case) -> None:
 
 
 def loss_of_a_new_model(case: Case) -> None:
-    """A new model has about the loss of a uniform guess, and every parameter gets a finite gradient."""
+    """A new model has about the loss of a uniform guess, and every parameter gets a finite
+    gradient.
+    """
     made = objective(case)
     arch = ["arch.dim=16", "arch.layers=1", "arch.heads=2", f"arch.length={BLOCK}"]
     composed = config.compose([f"objective={case[1]['name']}", f"arch={made.serves}", *arch])

@@ -24,7 +24,9 @@ from zoo.tracking.status import FAILED
 
 @picture
 def curves(results: Results) -> str:
-    """Draw each arm's evaluations over the steps: mean and one standard deviation over seeds; thin, the training loss."""
+    """Draw each arm's evaluations over the steps: mean and one standard deviation over seeds; thin,
+    the training loss.
+    """
     figure, axes = empty_figure(3.3)
     named, after = colours(results), []
     loss = results.metric == "val/loss"  # what is trained on is in the same unit
@@ -54,7 +56,8 @@ def curves(results: Results) -> str:
 
 
 def over_seeds(runs: Sequence[Array]) -> tuple[Array, Array, Array]:
-    """Steps, mean and standard deviation of several runs' values, at each step at which all of them have a finite one.
+    """Steps, mean and standard deviation of several runs' values, at each step at which all of them
+    have a finite one.
 
     Of those that are left where some have diverged, a mean would fall as the worst leave it.
     """
@@ -79,7 +82,9 @@ def smooth(values: Array) -> Array:
 
 @picture
 def cost(results: Results, keys: Sequence[tuple[str, str]]) -> str:
-    """What each run reached against what it cost, of each (key of the summary, name) that differs between runs."""
+    """What each run reached against what it cost, of each (key of the summary, name) that differs
+    between runs.
+    """
     every = {name: _costs(results, key) for key, name in keys}
     known = {name: points for name, points in every.items() if points}
     if not known:
@@ -97,7 +102,9 @@ def cost(results: Results, keys: Sequence[tuple[str, str]]) -> str:
 
 
 def _costs(results: Results, key: str) -> list[tuple[str, float, float]]:
-    """(arm, cost, what it counts as) of each run; nothing where all cost the same, as a column of points says nothing."""
+    """(arm, cost, what it counts as) of each run; nothing where all cost the same, as a column of
+    points says nothing.
+    """
     points = []
     for run, outcome in zip(results.runs, results.outcomes(), strict=True):
         spent = metrics.number(run.summary.get(key))
@@ -108,7 +115,9 @@ def _costs(results: Results, key: str) -> list[tuple[str, float, float]]:
 
 @picture
 def positions(results: Results, losses: Mapping[str, Array], trained: int | None) -> str:
-    """The loss at each position of a block, the mean over an arm's seeds, smoothed over eight positions."""
+    """The loss at each position of a block, the mean over an arm's seeds, smoothed over eight
+    positions.
+    """
     figure, axes = empty_figure(3.2)
     named = colours(results)
     for arm, values in sorted(losses.items(), key=lambda item: item[0] in named):

@@ -51,7 +51,9 @@ def _intervals(rows: Sequence[Row], margin: float, label: str) -> Any:
 
 @picture
 def forest(results: Results, compared: Comparison) -> str:
-    """Each arm's difference from the baseline, with its interval and the margin within which it does not matter."""
+    """Each arm's difference from the baseline, with its interval and the margin within which it
+    does not matter.
+    """
     by_verdict = {"better": COLOURS[2], "worse": COLOURS[1], "equivalent": COLOURS[0]}
     effects = sorted(compared.effects, key=lambda effect: results.arms.index(effect.arm))
     rows = [
@@ -68,7 +70,8 @@ def forest(results: Results, compared: Comparison) -> str:
     figure = _intervals(
         rows,
         compared.margin,
-        f"difference from {plain(compared.baseline, 24)} in {results.measure.unit}, with 95 % intervals",
+        f"difference from {plain(compared.baseline, 24)} in {results.measure.unit}, with 95 %"
+        f" intervals",
     )
     return svg(figure, "forest plot of the differences")
 
@@ -94,7 +97,9 @@ def estimates(found: Sequence[Estimate], margin: float, label: str) -> str:
 def interactions(
     pairs: Sequence[tuple[str, str, Mapping[tuple[str, str], float]]], metric: str
 ) -> str:
-    """For each two factors, the mean of each two levels: lines that are not parallel are an interaction."""
+    """For each two factors, the mean of each two levels: lines that are not parallel are an
+    interaction.
+    """
     rows = math.ceil(len(pairs) / 2)
     figure, panels = empty_figure(2.7 * rows, nrows=rows, ncols=2, squeeze=False)
     for axes, (one, two, means) in zip(panels.flat, pairs, strict=False):

@@ -57,7 +57,9 @@ LETTERS = 64  # of a name
 
 
 def picture(draw: Callable[..., str]) -> Callable[..., str]:
-    """In the style of the page from the first line to the last letter of a legend, and of no other figure."""
+    """In the style of the page from the first line to the last letter of a legend, and of no other
+    figure.
+    """
 
     @wraps(draw)
     def styled(*given: Any) -> str:
@@ -90,7 +92,9 @@ def svg(figure: Any, about: str) -> str:
 
 
 def plain(text: str, letters: int = LETTERS) -> str:
-    """A name as matplotlib shows it: without taking $ for mathematics, its middle left out where it is long."""
+    """A name as matplotlib shows it: without taking $ for mathematics, its middle left out where it
+    is long.
+    """
     if len(text) > letters:
         half = letters // 2
         text = f"{text[:half]}…{text[1 - (letters - half) :]}"
@@ -98,7 +102,9 @@ def plain(text: str, letters: int = LETTERS) -> str:
 
 
 def colours(results: Results) -> dict[str, str]:
-    """One for each arm; where there are more than can be told apart, for the baseline and the best."""
+    """One for each arm; where there are more than can be told apart, for the baseline and the
+    best.
+    """
     if len(results.arms) <= len(COLOURS):
         shown, palette = results.arms, list(COLOURS)
     else:
@@ -118,7 +124,9 @@ def axis(results: Results) -> str:
 
 
 def legend(figure: Any, results: Results, named: Mapping[str, str], marked: bool = True) -> None:
-    """Below the picture, where names of any length take no room from it; marked where it is of the runs that count."""
+    """Below the picture, where names of any length take no room from it; marked where it is of the
+    runs that count.
+    """
     from matplotlib.lines import Line2D
 
     rest = len(results.arms) - len(named)

@@ -1,6 +1,8 @@
-"""The sections of a report below its first screen, as sentences, tables and pictures for page and text.
+"""The sections of a report below its first screen, as sentences, tables and pictures for page and
+text.
 
-A section that these runs have nothing for is left out; a number that they do not allow is a dash, or a sentence why.
+A section that these runs have nothing for is left out; a number that they do not allow is a dash,
+or a sentence why.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def sections(results: Results, compared: Comparison | None) -> list[Section]:
 
 
 def _with_note(section: Section, note: str | None) -> Section:
-    """Add the footnote on runs that learned nothing to a section in which something has its mark."""
+    """Add the footnote on runs that learned nothing to a section in which something has its
+    mark.
+    """
     if note and any(MARK in _text(part) for part in section.parts):
         return replace(section, parts=[*section.parts, note])
     return section

@@ -30,7 +30,9 @@ COSTS = (
 
 
 def cost(results: Results, compared: Comparison | None) -> Section:
-    """Quality against cost, and where the baseline was run at several budgets, effects as compute."""
+    """Quality against cost, and where the baseline was run at several budgets, effects as
+    compute.
+    """
     picture = figures.cost(results, COSTS)
     shown: list[Part] = [Picture(picture)] if picture else ["All runs cost the same."]
     if compared is not None and results.metric == "val/loss":
@@ -39,7 +41,9 @@ def cost(results: Results, compared: Comparison | None) -> Section:
 
 
 def compute(results: Results, compared: Comparison) -> list[Part]:
-    """Effects as equivalent compute, along the baseline's own runs of separate full schedules; or how to get that."""
+    """Effects as equivalent compute, along the baseline's own runs of separate full schedules; or
+    how to get that.
+    """
     base, spent = _identity(results, results.baseline), dict[str, float]()
     curve, left_out = list[tuple[float, float]](), list[tuple[float, float]]()
     for arm in results.arms:
@@ -55,7 +59,8 @@ def compute(results: Results, compared: Comparison) -> list[Part]:
         some = [steps, steps // 2, 2 * steps] if isinstance(steps, int) else ["N", "N/2", "2N"]
         factor = ", ".join(f"trainer.max_steps={number}" for number in some)
         return [
-            "Equivalent compute is not known: it takes runs of the baseline at other budgets, each with its full schedule."
+            "Equivalent compute is not known: it takes runs of the baseline at other budgets, each"
+            " with its full schedule."
             f" Add the factor `budget: [{factor}]` to the study to get it."
         ]
     rows = []
@@ -84,13 +89,19 @@ def compute(results: Results, compared: Comparison) -> list[Part]:
             ]
         )
     about = (
-        f"Equivalent compute: how much more (or less) than the arm's own training compute the baseline needs for its"
-        f" loss, read between the baseline's {len(curve)} budgets, each a full schedule of its own, on a logarithmic scale"
-        " and never beyond them. The ends are those of the effect's 95 % interval; the error of the baseline's curve"
+        f"Equivalent compute: how much more (or less) than the arm's own training compute the"
+        f" baseline needs for its"
+        f" loss, read between the baseline's {len(curve)} budgets, each a full schedule of its"
+        f" own, on a logarithmic scale"
+        " and never beyond them. The ends are those of the effect's 95 % interval; the error of"
+        " the baseline's curve"
         " is not in them."
     )
     if left_out:
-        about += f" {len(left_out)} more of its budgets are left out, as runs there diverged or are stuck."
+        about += (
+            f" {len(left_out)} more of its budgets are left out, as runs there diverged or are"
+            " stuck."
+        )
     try:
         stats.equivalent_compute(curve, curve[0][1])
     except ZooError as error:

@@ -57,8 +57,10 @@ def divergence(results: Results, compared: Comparison | None) -> Section | None:
     if not any("".join(row[2:5]).strip("0") for row in rows):
         return None
     told = (
-        "Diverged and stuck runs are outcomes, none is dropped; failed ones ended by an error and count nowhere. Arms that"
-        " are not here had none. p is of Fisher's exact test of the share that diverged or is stuck against the baseline's,"
+        "Diverged and stuck runs are outcomes, none is dropped; failed ones ended by an error and"
+        " count nowhere. Arms that"
+        " are not here had none. p is of Fisher's exact test of the share that diverged or is"
+        " stuck against the baseline's,"
         " not corrected."
     )
     return Section(
@@ -74,7 +76,9 @@ def divergence(results: Results, compared: Comparison | None) -> Section | None:
 
 
 def positions(results: Results) -> Section | None:
-    """The loss at each position of a block: the mean over an arm's seeds, where none of them diverged."""
+    """The loss at each position of a block: the mean over an arm's seeds, where none of them
+    diverged.
+    """
     found, lost = {}, list[str]()
     trained = (results.runs[0].config.get("loader") or {}).get("length")
     for arm in results.arms:

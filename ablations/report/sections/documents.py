@@ -36,11 +36,15 @@ def documents(results: Results, compared: Comparison) -> Section | None:
     if not rows:
         return None
     told = (
-        "The loss of the same documents in every arm, each counting the same however long, in nats per token. The first"
+        "The loss of the same documents in every arm, each counting the same however long, in nats"
+        " per token. The first"
         " interval is of"
-        " the mean over the seeds: it says what these trained models would do on other documents of this kind, and"
-        " nothing of other seeds. The second takes both as samples (Cameron, Gelbach and Miller 2011). Each is of its arm"
-        " alone, not corrected for the number of arms; runs that diverged or did not finish have no loss"
+        " the mean over the seeds: it says what these trained models would do on other documents"
+        " of this kind, and"
+        " nothing of other seeds. The second takes both as samples (Cameron, Gelbach and Miller"
+        " 2011). Each is of its arm"
+        " alone, not corrected for the number of arms; runs that diverged or did not finish have"
+        " no loss"
         " by document, and are not in it."
     )
     columns = (

@@ -33,13 +33,17 @@ MOST_PAIRS = 6  # of factors, whose interaction is drawn
 
 
 def factorial(results: Results, compared: Comparison) -> Section | None:
-    """Main effects and interactions; of two choices each, also what each factor is worth over all orders of adding it."""
+    """Main effects and interactions; of two choices each, also what each factor is worth over all
+    orders of adding it.
+    """
     if not judging.crossed(results):
         return None
     kind, levels = results.study["design"], judging.levels(results)
     parts: list[Part] = [
-        "A main effect is that of a choice against its factor's first one, averaged over the other factors; an interaction is"
-        " how much one effect changes with the other factor. Each seed gives one of each, by least squares over its arms, and"
+        "A main effect is that of a choice against its factor's first one, averaged over the other"
+        " factors; an interaction is"
+        " how much one effect changes with the other factor. Each seed gives one of each, by least"
+        " squares over its arms, and"
         " the interval is a t interval over the seeds; p after Holm's correction over this table."
     ]
     try:
@@ -63,14 +67,17 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
     ]
     if found.simple:
         parts += [
-            "A simple effect is that of a choice against its factor's first one within one choice of another factor,"
-            " averaged over the rest: what to read where the two interact. Intervals are of each by itself; p after Holm's"
+            "A simple effect is that of a choice against its factor's first one within one choice"
+            " of another factor,"
+            " averaged over the rest: what to read where the two interact. Intervals are of each"
+            " by itself; p after Holm's"
             " correction over this table.",
             estimates("simple effect", found.simple),
         ]
     if found.constant:
         parts.append(
-            f"The same in every seed, so that there is no interval to give: {', '.join(found.constant)}."
+            f"The same in every seed, so that there is no interval to give:"
+            f" {', '.join(found.constant)}."
         )
     try:
         worth = stats.shapley(_sets(values, levels, results.baseline))
@@ -78,8 +85,10 @@ def factorial(results: Results, compared: Comparison) -> Section | None:
         worth = ()
     if worth:
         parts += [
-            "What each factor's second choice is worth, averaged over every order of adding the factors (Shapley 1953):"
-            " unlike the steps of one ladder, these do not depend on an order, and sum to the whole difference.",
+            "What each factor's second choice is worth, averaged over every order of adding the"
+            " factors (Shapley 1953):"
+            " unlike the steps of one ladder, these do not depend on an order, and sum to the"
+            " whole difference.",
             estimates("factor", [replace(one, capped=bool(sign)) for one in worth]),
         ]
     return Section("Main effects and interactions", parts)
@@ -93,7 +102,8 @@ def _aliasing(resolution: int, mixed: bool) -> str:
     )
     if mixed:
         return sentence + (
-            "Interactions of two factors that it cannot tell apart stand as one, with = between them."
+            "Interactions of two factors that it cannot tell apart stand as one, with = between"
+            " them."
         )
     return sentence + "Interactions of two are aliased with interactions of three and more."
 
@@ -114,7 +124,9 @@ def _main(found: Factorial, alpha: float) -> Table:
 
 
 def furthest_pairs(values: Values, levels: Levels) -> list[Pair]:
-    """The mean at each two levels of each two factors; those that are furthest from additive first."""
+    """The mean at each two levels of each two factors; those that are furthest from additive
+    first.
+    """
     sized = []
     for one, two in itertools.combinations(next(iter(levels.values())), 2):
         groups: dict[tuple[str, str], list[float]] = {}
@@ -141,7 +153,9 @@ def _non_additivity(means: Mapping[tuple[str, str], float]) -> float:
 
 
 def _sets(values: Values, levels: Levels, baseline: str) -> Sets:
-    """The values of each set of factors at their second choice, in the seeds that ended in all of them."""
+    """The values of each set of factors at their second choice, in the seeds that ended in all of
+    them.
+    """
     first = levels[baseline]
     seeds = sorted(set.intersection(*(set(values[arm]) for arm in levels)))
     changed = {

@@ -45,8 +45,10 @@ def ladder(results: Results, compared: Comparison) -> Section | None:
     ]
     known = {arm: mean for arm in results.arms if (mean := results.table.mean(arm)) is not None}
     told = (
-        "The order decides what a step is worth: with the rungs in another order, each could be worth more or less, so"
-        " that no step here is a claim about its component. For such claims, take the same factors with design: factorial,"
+        "The order decides what a step is worth: with the rungs in another order, each could be"
+        " worth more or less, so"
+        " that no step here is a claim about its component. For such claims, take the same factors"
+        " with design: factorial,"
         " which reports what each is worth over all orders (Shapley values)."
     )
     table = Table(

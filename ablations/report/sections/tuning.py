@@ -50,11 +50,13 @@ def tuning(results: Results) -> Section | None:
     number = len(next(iter(means.values())))
     parts: list[str | Table | Picture] = [
         f"Every arm was tried at the same {number} points ({grid}) on seeds of their own"
-        f" ({', '.join(map(str, asked['seeds']))}); the runs that count have other seeds. What was best is used."
+        f" ({', '.join(map(str, asked['seeds']))}); the runs that count have other seeds. What was"
+        f" best is used."
     ]
     if any(row[2] != "–" for row in rows):
         parts.append(
-            "Where the best is at the edge of the grid, there may be a better one beyond it: widen the grid."
+            "Where the best is at the edge of the grid, there may be a better one beyond it: widen"
+            " the grid."
         )
     parts.append(
         Table(
@@ -72,7 +74,8 @@ def tuning(results: Results) -> Section | None:
         parts.append("Where no trial ended well, nothing was chosen, and the arm ran as it is.")
     if best:
         parts += [
-            "The best to be expected of so many trials in a random order (Dodge et al. 2019): where the lines cross, who"
+            "The best to be expected of so many trials in a random order (Dodge et al. 2019):"
+            " where the lines cross, who"
             " is ahead depends on how long one tunes." + _lost(counted),
             Picture(figures.trials(results, best)),
         ]
