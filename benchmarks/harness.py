@@ -66,7 +66,7 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
     from benchmarks.suites import Loop
     from zoo.training import module as lightning_module
     from zoo.training import trainer
-    from zoo.training.callbacks import SeedEverything, Watch
+    from zoo.training.callbacks import LossLogger, SeedEverything
     from zoo.training.signals import SignalCheckpoint
 
     composed, model = _made(family, shape)
@@ -87,7 +87,7 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
         sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
         module = lightning_module.LMModule(composed, model, build("tokenizer", "byte"))
         with tempfile.TemporaryDirectory() as folder:
-            watch = Watch(composed["trainer"]["log_every"], ENDLESS)
+            watch = LossLogger(composed["trainer"]["log_every"], ENDLESS)
             last = SignalCheckpoint(Path(folder, "last.ckpt"), ENDLESS)
             fitting = trainer.build(
                 composed, Path(folder), {}, watch, [SeedEverything(0), Paced()], last, 0

@@ -28,7 +28,7 @@ from zoo.checkpoints import weights as checkpoint_weights
 from zoo.errors import ZooError
 from zoo.training import divergence, fsdp
 from zoo.training import module as lightning_module
-from zoo.training.callbacks import Watch
+from zoo.training.callbacks import LossLogger
 
 TINY = ["arch.dim=16", "arch.layers=2", "arch.heads=2", "arch.length=16", "loader.length=16"]
 MODELS = {
@@ -224,7 +224,7 @@ def resumed(folder: Path) -> list[Found]:
             enable_progress_bar=False,
             enable_model_summary=False,
             use_distributed_sampler=False,
-            callbacks=[LambdaCallback(**hooks), Watch(9, 9)],
+            callbacks=[LambdaCallback(**hooks), LossLogger(9, 9)],
         )
         batches: Any = [{"tokens": tokens[mine], "labels": labels[mine]}] * 2
         trainer.fit(
@@ -270,7 +270,7 @@ def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
     found = []
     for look in (
         module.on_validation_epoch_end,
-        lambda: Watch(1, 1)._look(module.trainer, module),
+        lambda: LossLogger(1, 1)._look(module.trainer, module),
         lambda: divergence.refuse_weights(module, saved),
     ):
         try:

@@ -52,7 +52,7 @@ def one_process(train: Train, monkeypatch: pytest.MonkeyPatch, *words: str) -> d
     with monkeypatch.context() as patch:
         for owner, name in (
             (probe.callbacks.SeedEverything, "on_train_batch_start"),
-            (probe.callbacks.Watch, "on_train_batch_end"),
+            (probe.callbacks.LossLogger, "on_train_batch_end"),
             (probe.lightning_module.LMModule, "on_fit_start"),
             (probe.lightning_module.LMModule, "on_before_zero_grad"),
         ):

@@ -34,7 +34,7 @@ def test_rows_are_printed_as_they_come_without_a_terminal(
     assert first.startswith("step 2/8  train/loss "), (
         "long before the evaluation, which is at the end"
     )
-    monkeypatch.setattr(console, "OFTEN", 0.0)
+    monkeypatch.setattr(console, "PAUSE", 0.0)
     train("other", "trainer.eval_every=8")
     shown = [
         line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step ")

@@ -118,7 +118,7 @@ def test_a_spike_is_what_lies_far_above_the_mean() -> None:
     losses = torch.rand(
         60, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).tolist()
-    spikes = monitors.Spikes(3.0)
+    spikes = monitors.SpikeSkipper(3.0)
     assert not any(spikes.is_spike(loss) for loss in losses)
     assert spikes.mean == pytest.approx(sum(losses) / 60)
     assert spikes.variance == pytest.approx(
@@ -132,7 +132,7 @@ def test_a_spike_is_what_lies_far_above_the_mean() -> None:
 
 
 def test_few_losses_say_nothing_and_one_that_stays_high_is_accepted() -> None:
-    early, late = monitors.Spikes(3.0), monitors.Spikes(3.0)
+    early, late = monitors.SpikeSkipper(3.0), monitors.SpikeSkipper(3.0)
     assert not any(early.is_spike(loss) for loss in [1.0] * 19 + [1e6])
     for number in range(100):
         late.is_spike(1 + number % 2)
@@ -144,13 +144,13 @@ def test_few_losses_say_nothing_and_one_that_stays_high_is_accepted() -> None:
 def test_what_is_known_of_spikes_is_all_saved() -> None:
     """Saved at any step and loaded, the next ones are judged as they would have been."""
     losses = [2 + math.sin(7 * step) + 3 * (step % 23 == 0) for step in range(120)]
-    plain = monitors.Spikes(2.0)
+    plain = monitors.SpikeSkipper(2.0)
     expected = [plain.is_spike(loss) for loss in losses]
-    resumed = monitors.Spikes(2.0)
+    resumed = monitors.SpikeSkipper(2.0)
     found = []
     for loss in losses:
         found.append(resumed.is_spike(loss))
-        state, resumed = resumed.state_dict(), monitors.Spikes(2.0)
+        state, resumed = resumed.state_dict(), monitors.SpikeSkipper(2.0)
         resumed.load_state_dict(state)
     assert found == expected
     assert 0 < sum(found) < 10
@@ -175,7 +175,7 @@ def test_a_spike_is_skipped_counted_and_remembered(
         raise Killed
 
     monkeypatch.setattr(lightning_module.LMModule, "training_step", spiking)
-    monkeypatch.setattr(monitors.Spikes, "known", 3)
+    monkeypatch.setattr(monitors.SpikeSkipper, "first", 3)
     words = ("trainer.spike=4", "schedule=constant")
     told = train("whole", *words)
     assert told["skipped_steps"] == 1

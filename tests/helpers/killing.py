@@ -84,7 +84,7 @@ def _watch(moment: Callable[..., None]) -> None:
         "on_validation_epoch_end",
     ):
         around(module.LMModule, name)
-    around(callbacks.Watch, "on_train_batch_end")
+    around(callbacks.LossLogger, "on_train_batch_end")
     around(metrics_file.MetricsFile, "log_metrics")
     around(signals.SignalCheckpoint, "on_train_batch_end")
     around(signals.SignalCheckpoint, "on_validation_end")

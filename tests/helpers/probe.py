@@ -28,7 +28,10 @@ def whole(tensor: Any) -> torch.Tensor:
 def watch(folder: Path) -> None:
     """Write first values, the dropout of each step, and the norm of each gradient as the optimiser gets it."""
     seen: dict[str, Any] = {"dropout": [], "norms": []}
-    began, ended = callbacks.SeedEverything.on_train_batch_start, callbacks.Watch.on_train_batch_end
+    began, ended = (
+        callbacks.SeedEverything.on_train_batch_start,
+        callbacks.LossLogger.on_train_batch_end,
+    )
     started = lightning_module.LMModule.on_fit_start
 
     def first(module: Any) -> None:
@@ -64,7 +67,7 @@ def watch(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     callbacks.SeedEverything.on_train_batch_start = dropout
-    callbacks.Watch.on_train_batch_end = end
+    callbacks.LossLogger.on_train_batch_end = end
     lightning_module.LMModule.on_fit_start = first
     lightning_module.LMModule.on_before_zero_grad = (
         norm  # of the next step: after the clipping of this one

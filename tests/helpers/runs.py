@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from zoo.checkpoints import reading
+from zoo.checkpoints import saving
 from zoo.training import callbacks
 from zoo.utils import files
 
@@ -59,14 +59,14 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def when(step: int, act: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something in the middle of training, at the end of a step."""
-    before = callbacks.Watch.on_train_batch_end
+    before = callbacks.LossLogger.on_train_batch_end
 
     def watch(self: Any, trainer: Any, *rest: Any) -> None:
         before(self, trainer, *rest)
         if trainer.global_step == step:
             act(trainer)
 
-    monkeypatch.setattr(callbacks.Watch, "on_train_batch_end", watch)
+    monkeypatch.setattr(callbacks.LossLogger, "on_train_batch_end", watch)
 
 
 class Hostile:
@@ -79,12 +79,12 @@ def in_shards(path: Path, count: int) -> Path:
     checkpoint, folder = torch.load(path, weights_only=True), path.with_name(f".{path.name}.shards")
     for rank in range(count):
         state = {
-            name: reading.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
+            name: saving.rows(weight.chunk(count)[rank]) if weight.ndim == 2 else weight
             for name, weight in checkpoint["state_dict"].items()
         }
         files.write_atomically(
             folder / f"{rank}.pt",
-            reading.dumps({**checkpoint, "state_dict": state, "parts": count}),
+            saving.dumps({**checkpoint, "state_dict": state, "parts": count}),
         )
     path.unlink()
     path.symlink_to(folder.name)

@@ -1,1 +1,1 @@
-"""Reads checkpoints safely, and loads the models in them."""
+"""Saves checkpoints, reads them safely, and loads the models in them."""

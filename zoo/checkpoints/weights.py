@@ -10,18 +10,14 @@ from typing import Any
 from zoo.checkpoints.reading import Damaged, read_checkpoint
 from zoo.errors import ZooError
 
-LARGEST = (
-    2.0**63
-)  # of a weight: of a larger one, float32 can hardly hold the square, which norms take
-
-
-Learned = tuple[str, Any, float]  # a name, a tensor, and below what its numbers have to be
+LARGEST = 2.0**63  # of a weight: norms take squares, which float32 can hardly hold beyond it
+Learned = tuple[str, Any, float]  # a name, a tensor, and the bound of its numbers
 
 
 def load_model(path: str | Path, device: str = "cpu") -> tuple[Any, Any, dict[str, Any]]:
-    """The trained model, its tokenizer and its configuration, from a run's folder or a checkpoint file.
+    """Load a model, its tokenizer and its configuration from a run's folder or a checkpoint.
 
-    Raises ZooError where the weights do not fit the configuration they came with, or are not finite, naming the first of them.
+    Raises ZooError naming the first weight that does not fit the configuration or is not finite.
     """
     from zoo import config as configuration
     from zoo import models
@@ -49,26 +45,29 @@ def weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learned(checkpoint: Mapping[str, Any], model: Any) -> Iterator[Learned]:
-    """What training has made of a model: its parameters, and what the optimiser keeps of them, each under a name for people.
+    """The parameters and the optimiser's state in a checkpoint, each under a readable name.
 
-    Not its buffers: a constant among them, as a mask, may be infinite.
+    Not the buffers: a constant among them, as a mask, may be infinite.
     """
-    found = weights(checkpoint)
-    yield from ((name, found[name], bound) for name, _, bound in parameters(model) if name in found)
+    state_dict = weights(checkpoint)
+    for name, _, bound in parameters(model):
+        if name in state_dict:
+            yield name, state_dict[name], bound
     for optimizer in checkpoint.get("optimizer_states") or ():
         for state in optimizer["state"].values():
-            tensors = {name: value for name, value in state.items() if hasattr(value, "shape")}
-            yield from (
-                (f"the optimiser's {name}", tensor, math.inf) for name, tensor in tensors.items()
-            )
+            for name, value in state.items():
+                if hasattr(value, "shape"):
+                    yield f"the optimiser's {name}", value, math.inf
 
 
 def parameters(model: Any) -> Iterator[Learned]:
-    yield from ((name, parameter, LARGEST) for name, parameter in model.named_parameters())
+    """The parameters of a model with the bound of a weight."""
+    for name, parameter in model.named_parameters():
+        yield name, parameter, LARGEST
 
 
 def not_finite(tensors: Iterable[Learned]) -> str | None:
-    """The name of the first tensor that holds NaN, infinity, or too large a number; by its extremes, in one pass."""
+    """The name of the first tensor with NaN, infinity, or too large a number, by its extremes."""
     import torch
 
     for name, tensor, bound in tensors:
@@ -81,7 +80,7 @@ def not_finite(tensors: Iterable[Learned]) -> str | None:
 
 
 def refuse_not_finite(tensors: Iterable[Learned], what: str | Path) -> None:
-    """Raises Damaged for a checkpoint, or another source of weights, that is of a run that had diverged."""
+    """Raises Damaged for weights of a run that had diverged."""
     name = not_finite(tensors)
     if name is not None:
         raise Damaged(
@@ -91,11 +90,14 @@ def refuse_not_finite(tensors: Iterable[Learned], what: str | Path) -> None:
 
 def check_fit(model: Any, weights: Mapping[str, Any], source: str) -> None:
     """Raises ZooError naming the first weight that is missing, superfluous or of another shape."""
-    ours = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    theirs = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    ours, theirs = _shapes(model.state_dict()), _shapes(weights)
     for name in dict.fromkeys([*ours, *theirs]):
-        if ours.get(name) != theirs.get(name):
-            ours_, theirs_ = ours.get(name, "no such weight"), theirs.get(name, "no such weight")
+        here, there = (shapes.get(name, "no such weight") for shapes in (ours, theirs))
+        if here != there:
             raise ZooError(
-                f"{source} does not fit its configuration: {name} is {theirs_} there and {ours_} here"
+                f"{source} does not fit its configuration: {name} is {there} there and {here} here"
             )
+
+
+def _shapes(state_dict: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in state_dict.items()}

@@ -1,4 +1,4 @@
-"""What happens beside the training step: random streams, watching the loss, interruption, checkpoints, metrics.csv."""
+"""Callbacks of every run: seeding, logging the loss, and writing checkpoints atomically."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
+from torch import Tensor
 
-from zoo.checkpoints.reading import dumps, read_checkpoint
+from zoo.checkpoints import saving
+from zoo.checkpoints.reading import read_checkpoint
 from zoo.training import divergence
-from zoo.utils.files import write_atomically
+from zoo.training.module import LMModule
 from zoo.utils.seeding import derive
 
 
 class SeedEverything(lightning.Callback):
-    """Seeds every generator from (seed, rank, step) before each step, so that nothing need be stored to resume exactly.
+    """Seeds every generator from (seed, rank, step) before each step, so resuming needs no state.
 
-    Evaluation runs on a stream of its own and leaves that of training where it was, since the next step seeds anew.
+    Evaluation has an RNG stream of its own; the next training step seeds anew.
     """
 
     def __init__(self, seed: int) -> None:
@@ -36,23 +38,24 @@ class SeedEverything(lightning.Callback):
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         self._seed(module, "evaluation", trainer.global_rank)
 
-    def _seed(self, module: Any, *names: str | int) -> None:
+    def _seed(self, module: LMModule, *names: str | int) -> None:
         seed = derive(self.seed, *names)
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        if (
-            module.device.type == "cpu"
-        ):  # torch.manual_seed keeps a stack trace for each kind of device that is not here
+        if module.device.type == "cpu":  # torch.manual_seed would record a stack trace per device
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
 
 
-class Watch(lightning.Callback):
-    """Stops when the loss is not finite, before a checkpoint could keep it, and logs a row every `every` steps.
+class LossLogger(lightning.Callback):
+    """Logs a row every `every` steps, and stops a run whose loss is not finite.
 
-    On a GPU or several ranks it looks only where a row, a checkpoint or an evaluation is due, as looking waits for them.
+    It stops before a checkpoint could hold such a state. On a GPU or several ranks it reads the
+    loss only where a row, a checkpoint or an evaluation is due, as reading waits for them.
     """
+
+    state_key = "Watch"  # in checkpoints; the class was called so first
 
     def __init__(self, every: int, checkpoint_every: int) -> None:
         self.every, self.checkpoint_every = every, checkpoint_every
@@ -61,43 +64,48 @@ class Watch(lightning.Callback):
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self.started = time.perf_counter()
-        self.logged = trainer.global_step
+        self.logged_step = trainer.global_step
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        self.rate = optimizer.param_groups[0]["lr"]  # at the end of the step it is the next one's
+        self.rate = optimizer.param_groups[0]["lr"]  # after the step, it is the next one's
 
     def on_train_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int
     ) -> None:
         step = trainer.global_step
-        due = step != self.logged and (step % self.every == 0 or step == trainer.max_steps)
-        if not (due or step % self.checkpoint_every == 0 or self._is_cheap(trainer, module)):
+        is_row = step % self.every == 0 or step == trainer.max_steps
+        row_due = is_row and step != self.logged_step
+        checkpoint_due = step % self.checkpoint_every == 0
+        if not (row_due or checkpoint_due or self._reads_at_once(trainer, module)):
             return
-        loss = self._look(trainer, module)
-        if due:
+        loss = self._read_loss(trainer, module)
+        if row_due:
             loader = module.config["loader"]
-            seen, self.logged = (step - self.logged) * loader["batch_size"] * loader["length"], step
-            self._log(trainer, step, loss, seen)
+            tokens = (step - self.logged_step) * loader["batch_size"] * loader["length"]
+            self.logged_step = step
+            self._log(trainer, step, loss, tokens)
             module.row_sums.zero_()
 
     @staticmethod
-    def _is_cheap(trainer: Any, module: Any) -> bool:
-        """Whether to look is to wait neither for a GPU nor for other ranks."""
+    def _reads_at_once(trainer: lightning.Trainer, module: LMModule) -> bool:
+        """Whether reading the loss waits neither for a GPU nor for other ranks."""
         return trainer.world_size == 1 and module.device.type == "cpu"
 
-    def _look(self, trainer: Any, module: Any) -> dict[str, float]:
-        """The mean loss since the last row, where there was a label. Raises Diverged where it is not finite, on all ranks."""
-        cheap = self._is_cheap(trainer, module)
-        shown = (
-            module.row_sums
-            if cheap
-            else trainer.strategy.reduce(module.row_sums.clone(), reduce_op="sum")
-        )
-        nats, tokens = shown.tolist()
+    def _read_loss(self, trainer: lightning.Trainer, module: LMModule) -> dict[str, float]:
+        """The mean loss since the last row, where there was a label.
+
+        Raises Diverged where it is not finite, on all ranks.
+        """
+        sums = module.row_sums
+        if not self._reads_at_once(trainer, module):
+            sums = _sum_over_ranks(trainer, sums)
+        nats, tokens = sums.tolist()
         divergence.refuse_metrics(module, {"train/loss": nats}, trainer.global_step)
         return {"train/loss": nats / tokens} if tokens else {}
 
-    def _log(self, trainer: Any, step: int, loss: dict[str, float], tokens: int) -> None:
+    def _log(
+        self, trainer: lightning.Trainer, step: int, loss: dict[str, float], tokens: int
+    ) -> None:
         now = time.perf_counter()
         seconds = max(now - self.started, 1e-9)
         self.tokens += tokens
@@ -108,7 +116,7 @@ class Watch(lightning.Callback):
             logger.log_metrics(self.row, step)
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
-        self._look(trainer, module)
+        self._read_loss(trainer, module)
         self.paused = time.perf_counter()
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -116,62 +124,61 @@ class Watch(lightning.Callback):
             self.started += time.perf_counter() - self.paused
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
-        checkpoint["shown"] = trainer.strategy.reduce(
-            module.row_sums.clone(), reduce_op="sum"
-        ).cpu()
+        checkpoint["shown"] = _sum_over_ranks(trainer, module.row_sums).cpu()
 
     def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
-        if trainer.is_global_zero:  # it is that of all ranks
+        if trainer.is_global_zero:  # it is the sum over all ranks
             module.row_sums = checkpoint["shown"].to(module.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {"tokens": self.tokens, "training_seconds": self.training_seconds, "row": self.row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tokens, self.training_seconds, self.row = (
-            state["tokens"],
-            state["training_seconds"],
-            state["row"],
-        )
+        self.tokens, self.training_seconds = state["tokens"], state["training_seconds"]
+        self.row = state["row"]
+
+
+def _sum_over_ranks(trainer: lightning.Trainer, sums: Tensor) -> Tensor:
+    reduced: Tensor = trainer.strategy.reduce(sums.clone(), reduce_op="sum")
+    return reduced
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Writes best.ckpt, and knows which it was where the run's folder has been moved or copied."""
+    """Writes best.ckpt, and finds it again where the run's folder was moved or copied."""
 
     @property
     def state_key(self) -> str:
-        """The key under which checkpoints have had its state from the first: this class was Best then."""
+        """Its key in checkpoints; the class was called Best first."""
         return super().state_key.replace(type(self).__name__, "Best", 1)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         def here(path: str) -> str:
             return str(Path(str(self.dirpath), Path(path).name)) if path else path
 
-        names = [name for name in state if name.endswith("_path")]
+        paths = {name: here(state[name]) for name in state if name.endswith("_path")}
         scores = {here(path): score for path, score in state["best_k_models"].items()}
-        paths = {name: here(state[name]) for name in names}
         super().load_state_dict(
             {**state, **paths, "dirpath": self.dirpath, "best_k_models": scores}
         )
 
 
-class Unprofiled(PassThroughProfiler):
-    """Lightning's profiler that measures nothing, without a new context for it some fifty times a step."""
+class NoProfiler(PassThroughProfiler):
+    """Lightning's profiler that measures nothing, without 50 new contexts a step."""
 
     def profile(self, action_name: str) -> Any:
         return contextlib.nullcontext(action_name)
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Writes beside the checkpoint and renames, so that a full disk or a kill leaves the one before whole.
+    """Writes checkpoints as a whole or not at all, whether the disk is full or the run is killed.
 
-    Reads those of shards as well, for a run that goes on without them.
+    Reads those of sharded models as well, for a run that is resumed without shards.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        write_atomically(Path(path), dumps(checkpoint))
+        saving.save(Path(path), checkpoint)
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         return read_checkpoint(path)

@@ -1,4 +1,4 @@
-"""Ends a run whose numbers are no longer finite: its loss, its metrics, its weights, or what its optimiser keeps."""
+"""Ends a run whose loss, metrics, weights or optimiser state are no longer finite."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from zoo.training import fsdp
 
 
 class Diverged(ZooError):
-    """A number of a run is not finite any more, which all ranks are told at the same step.
+    """A number of a run is no longer finite; all ranks raise it at the same step.
 
-    `found` says it to programs: at which `step`, `what` is not finite (a metric, a weight), and its `value` where it has one.
+    `found` has the `step`, `what` is not finite (a metric, a weight), and its `value` if known.
     """
 
     agreed = True
@@ -33,22 +33,22 @@ class Diverged(ZooError):
 
 
 def refuse_metrics(module: Any, metrics: Mapping[str, float], step: int) -> None:
-    """Raises Diverged for the first metric that is not finite; all ranks have to give the same."""
+    """Raises Diverged for the first metric that is not finite; all ranks must pass the same."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise Diverged(module.config, step, name, value)
 
 
 def refuse_weights(module: Any, checkpoint: Mapping[str, Any]) -> None:
-    """Raises Diverged, on all ranks, where a checkpoint has on one of them a number that is not finite."""
+    """Raises Diverged on all ranks where one has a checkpoint with a number that is not finite."""
     strategy = module.trainer.strategy
-    kept = [
+    tensors = [
         (name, fsdp.local(tensor), bound)
         for name, tensor, bound in weights.learned(checkpoint, module.model)
     ]
-    names = [name for name, *_ in kept]
-    found = weights.not_finite(kept)
-    first = len(names) if found is None else names.index(found)
+    names = [name for name, *_ in tensors]
+    bad = weights.not_finite(tensors)
+    first = len(names) if bad is None else names.index(bad)
     first = int(strategy.reduce(torch.tensor(first, device=module.device), reduce_op="min"))
     if first < len(names):
         raise Diverged(module.config, checkpoint["global_step"], names[first])

@@ -17,7 +17,7 @@ from zoo.errors import ZooError, first_line
 from zoo.tracking.record import RunRecord
 from zoo.training import monitors
 from zoo.training import trainer as trainers
-from zoo.training.callbacks import SeedEverything, Watch
+from zoo.training.callbacks import LossLogger, SeedEverything
 from zoo.training.module import LMModule
 from zoo.training.resume import ResumePoint
 from zoo.training.signals import SignalCheckpoint
@@ -30,7 +30,7 @@ def fit(
     module: LMModule,
     data: Data,
     start: ResumePoint,
-    watch: Watch,
+    loss_logger: LossLogger,
 ) -> lightning.Trainer:
     """Train to the last step, evaluate, and record how far it came, also where it fails."""
     folder, begun = record.folder, time.perf_counter()
@@ -39,9 +39,9 @@ def fit(
         SignalCheckpoint(last, config["trainer"]["checkpoint_every"]) as stopper,
         memory_check.told_of(config),
     ):
-        callbacks = _callbacks(config, record, watch)
+        callbacks = _callbacks(config, record, loss_logger)
         trainer = trainers.build(
-            config, folder, record.summary, watch, callbacks, stopper, start.step
+            config, folder, record.summary, loss_logger, callbacks, stopper, start.step
         )
         # before the fit, too: Lightning restores this at its end, before the error is looked at
         raise_dead_worker_in_next()
@@ -53,7 +53,7 @@ def fit(
             raise
         finally:
             seconds = time.perf_counter() - begun
-            record.summary.update(_progress(config, record, trainer, watch, seconds))
+            record.summary.update(_progress(config, record, trainer, loss_logger, seconds))
     return trainer
 
 
@@ -76,14 +76,16 @@ def _fit_and_evaluate(
         trainer.validate(module, datamodule=data, verbose=False)
 
 
-def _callbacks(config: Config, record: RunRecord, watch: Watch) -> list[lightning.Callback]:
+def _callbacks(
+    config: Config, record: RunRecord, loss_logger: LossLogger
+) -> list[lightning.Callback]:
     settings = config["trainer"]
     starting = LambdaCallback(
         on_fit_start=lambda *_: use_threads(config),
         on_train_start=raise_dead_worker_in_next,
     )
     callbacks = [
-        *monitors.configured(settings, watch, record.summary["flops_per_token"]),
+        *monitors.configured(settings, loss_logger, record.summary["flops_per_token"]),
         SeedEverything(config["seed"]),
         starting,
     ]
@@ -117,11 +119,17 @@ def _explain(error: BaseException) -> None:
 
 
 def _progress(
-    config: Config, record: RunRecord, trainer: lightning.Trainer, watch: Watch, seconds: float
+    config: Config,
+    record: RunRecord,
+    trainer: lightning.Trainer,
+    loss_logger: LossLogger,
+    seconds: float,
 ) -> dict[str, Any]:
     """How far a run has come, and how fast."""
     loader, step = config["loader"], trainer.global_step
-    speed = watch.tokens / watch.training_seconds if watch.training_seconds else None
+    speed = (
+        loss_logger.tokens / loss_logger.training_seconds if loss_logger.training_seconds else None
+    )
     return {
         "steps": step,
         "tokens": step * loader["batch_size"] * loader["length"],

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from zoo.checkpoints import reading, weights
+from zoo.checkpoints import reading, saving, weights
 from zoo.checkpoints.reading import Rows
 from zoo.errors import ZooError
 from zoo.models.init import initialise
@@ -65,10 +65,10 @@ class Sharded(ModelParallelStrategy):
         path, name = self.broadcast((Path(filepath), uuid.uuid4().hex[:8]))
         folder = path.with_name(f".{path.name}.{name}")
         own = _in_rows(checkpoint | {reading.PARTS: self.world_size})
-        files.write_atomically(folder / f"{self.global_rank}.pt", reading.dumps(own))
+        files.write_atomically(folder / f"{self.global_rank}.pt", saving.dumps(own))
         self.barrier()
         if self.is_global_zero:
-            files.repoint(path, folder)
+            saving.repoint(path, folder)
 
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
@@ -124,7 +124,7 @@ class Sharded(ModelParallelStrategy):
 def _in_rows(value: Any) -> Any:
     """A checkpoint with of each tensor in shards those rows that this process has."""
     if isinstance(value, DTensor):
-        return reading.rows(value.to_local())
+        return saving.rows(value.to_local())
     if isinstance(value, dict):
         return {key: _in_rows(item) for key, item in value.items()}
     return [_in_rows(item) for item in value] if isinstance(value, list | tuple) else value

@@ -23,7 +23,7 @@ from zoo.generation import prompting
 from zoo.tracking import status
 from zoo.tracking.record import RunRecord
 from zoo.training import fitting, resume, trainer
-from zoo.training.callbacks import Watch
+from zoo.training.callbacks import LossLogger
 from zoo.training.divergence import Diverged, refuse_metrics
 from zoo.training.module import LMModule
 from zoo.training.signals import Interrupted
@@ -65,9 +65,9 @@ def _train(config: Config, folder: Path, record: RunRecord) -> None:
     data = _build_data(config, corpus, module)
     start = resume.find(folder / "checkpoints", model, config, data)
     resume.put_damaged_aside(start, record)
-    watch = Watch(config["trainer"]["log_every"], config["trainer"]["checkpoint_every"])
-    fitted = fitting.fit(config, record, module, data, start, watch)
-    _record_results(config, record, fitted, module, corpus, watch)
+    loss_logger = LossLogger(config["trainer"]["log_every"], config["trainer"]["checkpoint_every"])
+    fitted = fitting.fit(config, record, module, data, start, loss_logger)
+    _record_results(config, record, fitted, module, corpus, loss_logger)
 
 
 def _prepare_data(config: Config, record: RunRecord) -> Corpus:
@@ -145,12 +145,14 @@ def _record_results(
     fitted: lightning.Trainer,
     module: LMModule,
     corpus: Corpus,
-    watch: Watch,
+    loss_logger: LossLogger,
 ) -> None:
     """Write the losses by document and position, the final metrics and a sample."""
     if module.breakdown is not None and fitted.is_global_zero:
         files.write_atomically(record.folder / "evaluation.npz", module.breakdown.dumps())
-    metrics = {name: value.item() for name, value in fitted.callback_metrics.items()} | watch.row
+    metrics = {
+        name: value.item() for name, value in fitted.callback_metrics.items()
+    } | loss_logger.row
     refuse_metrics(module, metrics, fitted.global_step)
     record.update(metrics=metrics)
     is_stuck = stuck(metrics["val/loss"], record.summary["unigram_nats"])

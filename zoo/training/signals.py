@@ -1,4 +1,4 @@
-"""Ends a run that is asked to stop, with a checkpoint that it can be resumed from."""
+"""Stops a run on a signal, with a checkpoint that it can be resumed from."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from zoo.utils import system
 
 
 class Interrupted(BaseException):
-    """Asked to stop by a signal; like KeyboardInterrupt, no handler of errors should catch it.
+    """The run was asked to stop; like KeyboardInterrupt, no handler of errors should catch it.
 
-    `agreed` is whether all processes that train together stop now, or this one alone.
+    `agreed` says whether all ranks stop now, or this one alone.
     """
 
-    def __init__(self, by: str, agreed: bool = False) -> None:
-        super().__init__(by)
+    def __init__(self, signal_name: str, agreed: bool = False) -> None:
+        super().__init__(signal_name)
         self.agreed = agreed
 
 
 class SignalCheckpoint(Checkpoint):
-    """Writes last.ckpt every so many steps, and at the next one on Ctrl-C, SIGTERM or SIGUSR1; then stops, on a second at once.
+    """Writes last.ckpt every `every` steps, and after the step in which a signal asks to stop.
 
-    A step's evaluation belongs to it: Lightning takes one that was due after a checkpoint for done. It is enough that one of
-    the processes that train together is told to stop: after each step they ask each other.
+    Ctrl-C, SIGTERM and SIGUSR1 then end the run, and a second one ends it at once. A checkpoint is
+    written after the step's evaluation: Lightning, resumed from one before, would skip that. A
+    signal to one rank is enough, as the ranks tell each other after each step.
     """
 
     SIGNALS = (signal.SIGINT, *system.STOP)
 
     def __init__(self, path: Path, every: int) -> None:
-        self.path, self.every, self.asked = path, every, 0
+        self.path, self.every, self.signal = path, every, 0
 
     def __enter__(self) -> SignalCheckpoint:
         self.before: dict[int, Any] = {number: signal.getsignal(number) for number in self.SIGNALS}
@@ -45,27 +46,27 @@ class SignalCheckpoint(Checkpoint):
         self._set(self.before)
 
     def _listen(self) -> None:
-        self._set(dict.fromkeys(self.SIGNALS, self._ask))
+        self._set(dict.fromkeys(self.SIGNALS, self._stop))
 
     def _set(self, handlers: dict[int, Any]) -> None:
         with contextlib.suppress(ValueError):  # only a main thread may handle signals
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked:
+    def _stop(self, number: int, frame: Any) -> None:
+        if self.signal:
             raise Interrupted(signal.Signals(number).name)
-        self.asked = number
+        self.signal = number
 
     def on_train_start(self, *_: Any) -> None:
-        self._listen()  # again: Lightning's own handler waits for the other processes, which may not have been told
+        self._listen()  # again, as Lightning's handler would wait for ranks that have no signal
 
     def on_validation_start(self, *_: Any) -> None:
         self._listen()
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-        if not self.asked and trainer.world_size == 1 and trainer.global_step % self.every:
-            return  # nothing is due, which is soon seen
+        if not self.signal and trainer.world_size == 1 and trainer.global_step % self.every:
+            return
         loop = trainer.fit_loop
         if not loop._should_accumulate() and not loop.epoch_loop._should_check_val_fx(
             loop._data_fetcher
@@ -77,13 +78,12 @@ class SignalCheckpoint(Checkpoint):
             self._step_done(trainer, module)
 
     def _step_done(self, trainer: Any, module: Any) -> None:
-        asked = self.asked
+        number = self.signal
         if trainer.world_size > 1:  # Lightning, too, waits for the others at every step
-            asked = int(
-                trainer.strategy.reduce(torch.tensor(asked, device=module.device), reduce_op="max")
-            )
-        if asked or trainer.global_step % self.every == 0:
+            mine = torch.tensor(number, device=module.device)
+            number = int(trainer.strategy.reduce(mine, reduce_op="max"))
+        if number or trainer.global_step % self.every == 0:
             with module.evaluation_weights():
                 trainer.save_checkpoint(self.path)
-        if asked:
-            raise Interrupted(signal.Signals(asked).name, agreed=True)
+        if number:
+            raise Interrupted(signal.Signals(number).name, agreed=True)

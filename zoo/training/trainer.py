@@ -17,7 +17,7 @@ from zoo.config import Config
 from zoo.cost import gpus
 from zoo.errors import ZooError, first_line
 from zoo.tracking.metrics_file import MetricsFile
-from zoo.training.callbacks import AtomicCheckpoints, BestCheckpoint, Unprofiled, Watch
+from zoo.training.callbacks import AtomicCheckpoints, BestCheckpoint, LossLogger, NoProfiler
 from zoo.training.console import LogPrinter, ProgressBar
 from zoo.training.fsdp import Sharded
 from zoo.training.signals import SignalCheckpoint
@@ -31,12 +31,12 @@ def build(
     config: Config,
     folder: Path,
     summary: dict[str, Any],
-    watch: Watch,
+    loss_logger: LossLogger,
     callbacks: Sequence[lightning.Callback],
     stopper: SignalCheckpoint,
     resume_step: int,
 ) -> lightning.Trainer:
-    """The Trainer of a run, whose first callback is `watch` and whose last saves checkpoints.
+    """The Trainer of a run, whose first callback is `loss_logger` and whose last saves checkpoints.
 
     Raises ZooError for what this machine has not, or would silently do otherwise.
     """
@@ -47,7 +47,9 @@ def build(
     own = [registry.build("callback", choice) for choice in config["callbacks"]]
     # in this order: last.ckpt holds the state of best.ckpt's callback
     savers = [_best_checkpoint(folder), stopper]
-    console = ProgressBar(watch, settings["max_steps"]) if shows_bar else LogPrinter(watch)
+    console = (
+        ProgressBar(loss_logger, settings["max_steps"]) if shows_bar else LogPrinter(loss_logger)
+    )
     try:
         trainer = lightning.Trainer(
             accelerator=settings["accelerator"],
@@ -63,10 +65,10 @@ def build(
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             log_every_n_steps=settings["log_every"],
-            callbacks=[watch, *callbacks, *own, *savers, console],
+            callbacks=[loss_logger, *callbacks, *own, *savers, console],
             logger=_loggers(config, folder, summary, resume_step),
             plugins=[AtomicCheckpoints()],
-            profiler=Unprofiled(),
+            profiler=NoProfiler(),
             enable_model_summary=False,
             enable_progress_bar=shows_bar,
             use_distributed_sampler=False,

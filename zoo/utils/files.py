@@ -6,16 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
+def write_atomically(
+    path: Path, content: bytes | memoryview, keep_old_as: Path | None = None
+) -> None:
     """Write a whole file or none: a temporary sibling, flushed to disk, then renamed over the old.
 
-    An old last.ckpt is kept, as previous.ckpt.
+    The old one can be kept under another name.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with name_in_errors(path):
@@ -25,7 +26,8 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            _keep_previous(path)
+            if keep_old_as and path.exists():
+                os.replace(path, keep_old_as)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -39,30 +41,6 @@ def name_in_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = str(path)
         raise
-
-
-def _keep_previous(path: Path) -> None:
-    if path.name == "last.ckpt" and path.exists():
-        os.replace(path, path.with_name("previous.ckpt"))
-
-
-def repoint(path: Path, folder: Path) -> None:
-    """Point a path at a folder beside it, atomically, by a link.
-
-    Folders that neither it nor previous.ckpt points at any more are deleted.
-    """
-    link = path.with_name(f"{folder.name}.link")
-    link.symlink_to(folder.name)
-    _keep_previous(path)
-    os.replace(link, path)
-    in_use = [link.resolve() for link in (path, path.with_name("previous.ckpt"))]
-    for old in path.parent.glob(f".{path.name}.*"):
-        if old.resolve() in in_use:
-            continue
-        if old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
