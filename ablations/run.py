@@ -71,7 +71,7 @@ def main() -> None:
 
     only = _plan_only(override_grammar.given("plan_only", arguments.overrides))
     for word in arguments.overrides:
-        if word.split("=", 1)[0] in (*KEYS, *studies.names()) and not word.startswith(
+        if word.split("=", 1)[0] in (*KEYS, *studies.field_names()) and not word.startswith(
             ("plan_only=", "seed=")
         ):
             raise ZooError(f"{word} is about a study: give study=NAME or study=FILE.yaml beside it")
@@ -113,7 +113,9 @@ def study(arguments: Namespace) -> int:
     only = _plan_only(told.pop("plan_only", None))
     place = Path(arguments.config_dir).resolve() if arguments.config_dir else None
     loaded = studies.load(
-        name, {key: studies.value(value) for key, value in told.items()}, [place] if place else []
+        name,
+        {key: studies.parse_value(value) for key, value in told.items()},
+        [place] if place else [],
     )
     loaded = replace(loaded, common=studies.merged(loaded.common, common))
     console, notes = tables.console(), list[str]()
@@ -123,7 +125,7 @@ def study(arguments: Namespace) -> int:
     flags = ["--config-dir", str(place)] if place else []
     one = planned if arm is None else wandb_sweep.only(planned, arm, seed)
     if one is planned:
-        if hint := plan.reseeded(loaded, planned.folder):
+        if hint := plan.same_study_elsewhere(loaded, planned.folder):
             notes.append(hint)
         notes += specification.foreseen(planned, specification.read(planned.folder))
         plan.show(planned, console, notes)
@@ -210,7 +212,7 @@ def _help(places: list[Path]) -> str:
         for place in (configuration.CONF, *places)
         for path in sorted(place.glob("study/*.yaml"))
     ]
-    keys = textwrap.fill(", ".join(studies.names()), 92, subsequent_indent=" " * 32)
+    keys = textwrap.fill(", ".join(studies.field_names()), 92, subsequent_indent=" " * 32)
     return HELP.format(
         studies="\n".join(f"{study.name:<15} {study.question}" for study in found), keys=keys
     )
@@ -230,12 +232,12 @@ def _sorted(overrides: list[str]) -> tuple[dict[str, str], list[str], list[str]]
             extras.need_launcher(value)
         if key == "arm":
             told[key] = value  # as it is written
-        elif key in (*KEYS, *studies.names()):
+        elif key in (*KEYS, *studies.field_names()):
             told[key] = value.strip("'\"")
         elif key.startswith("hydra"):
             hydra += [word] if key != "hydra.sweep.dir" else []
         else:
-            _refuse_misspelt(key, word, [*KEYS, *studies.names()])
+            _refuse_misspelt(key, word, [*KEYS, *studies.field_names()])
             common.append(word)
     return told, hydra, common
 

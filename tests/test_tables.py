@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations import plan, progress, report, run
+from ablations.plan import display
 from ablations.report import writing
 from ablations.results import Results, Run
 from tests.helpers.modules import modules
@@ -156,7 +157,7 @@ TABLES: dict[str, tuple[Callable[[], Table], list[str]]] = {
     "zoo.optim.coordinates": (widths, [f"dim {2**power}" for power in range(4, 12)]),
     "zoo.cost.complexity": (lengths, [f"{2**power:,}" for power in range(6, 16)]),
     "ablations.run": (a_sweep, []),
-    "ablations.plan": (planned, list(plan.SPARE)),
+    "ablations.plan.display": (planned, list(display.SPARE)),
     "ablations.progress": (watched, list(progress.SPARE)),
 }
 

@@ -16,6 +16,7 @@ import pytest
 
 from ablations import plan, run
 from ablations import study as studies
+from ablations.plan import display, forecast, jobs
 from tests.helpers.commands import Process, start
 from zoo import registry
 from zoo.config import CONF, discover
@@ -74,13 +75,13 @@ def test_a_plan_writes_nothing(
     out = " ".join(capsys.readouterr().out.split())
     for said in (
         "2 arms × 6 seeds",
-        "power to see",
+        "Power to detect a difference as large as the margin (0.05): ",
         "ffn.hidden",
         "specification",
         "baseline",
         "FLOPs per token",
-        "validated on",
-        "too few to speak for others (fewer than 30)",
+        "Validated on",
+        "too few to generalise from (fewer than 30)",
     ):
         assert said in out
     assert {path.name for path in set(Path().iterdir()) - before} == {"own.yaml"}
@@ -102,11 +103,11 @@ def test_a_plan_counts_the_documents_that_its_runs_will_be_judged_on(
         .splits["val"]
         .documents
     )
-    said = plan._validation(config)
-    assert f"validated on {number} document" in said
+    said = display.validation_sentence(config)
+    assert f"Validated on {number} document" in said
     assert ("too few" in said) == few == (number < 30)
-    monkeypatch.setattr(plan, "LARGEST_READ", 100)
-    assert "not counted before the first run" in plan._validation(config)
+    monkeypatch.setattr(forecast, "LARGEST_READ", 100)
+    assert "not counted before the first run" in display.validation_sentence(config)
 
 
 def test_what_fails_or_diverges_is_told_and_the_rest_goes_on(
@@ -157,7 +158,7 @@ def test_a_broken_arm_is_refused_at_its_first_step_before_any_run(
 def test_an_arm_that_has_come_far_is_not_tried_again(
     study: Study, ablate: Ablate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "SHORT", 4)
+    monkeypatch.setattr(jobs, "SHORT", 4)
     word = study(seeds=1)
     assert ablate(word, "hydra.sweep.dir=here") == 0
     assert {place: run["steps"] for place, run in summaries("here").items()} == {
@@ -189,8 +190,8 @@ def test_the_time_is_of_the_runs_that_are_left(
         ),
         tmp_path,
     )
-    monkeypatch.setattr(plan, "_splits", lambda _: (9, 900))
-    monkeypatch.setattr(plan, "_timed", lambda _: 1e6)
+    monkeypatch.setattr(forecast, "validation", lambda _: forecast.Validation(9, 900))
+    monkeypatch.setattr(forecast, "_flops_per_second", lambda _: 1e6)
     flops = [
         cost["training_flops"] + 3 * 900 * cost["flops_per_token"] / 3 for cost in made.costs
     ]  # 3 evaluations, forward

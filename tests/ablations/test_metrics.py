@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from ablations import plan, report, results, scheduler, wandb_sweep
 from ablations import study as studies
+from ablations.plan import display
 from ablations.report import figures, wording
 from tests.helpers.studies import planned, study
 from zoo import config, metrics
@@ -116,18 +118,21 @@ def test_a_sweep_of_wandb_has_the_direction_as_its_goal(tmp_path: Path) -> None:
         assert told["metric"] == {"name": metric, "goal": goal}
 
 
-def test_the_power_of_another_metric_is_not_told_by_the_spread_of_the_loss() -> None:
+def test_power_of_another_metric_needs_its_own_sd() -> None:
     content = {
         "name": "own",
         "factors": {"norm": ["norm=layer", "norm=rms"]},
         "metric": "train/tokens_per_second",
         "margin": 100.0,
     }
-    assert plan._power(studies.parse(content), 1) == (
-        "power is not known: give sd, how much train/tokens_per_second varies over seeds, in tokens per second"
+    assert display.power_sentence(studies.parse(content), 1) == (
+        "Power unknown: set sd, the standard deviation of train/tokens_per_second over seeds,"
+        " in tokens per second"
     )
-    assert plan._power(studies.parse(content | {"sd": 50.0}), 1).startswith(
-        "power to see a difference of the margin, 100:"
+    assert re.fullmatch(
+        r"Power to detect a difference as large as the margin \(100\): \d+–\d+ % with 1 comparison,"
+        r" assuming a seed SD of 50 and a correlation of 0–0.2 between paired runs",
+        display.power_sentence(studies.parse(content | {"sd": 50.0}), 1),
     )
 
 
