@@ -1,1 +1,1 @@
-"""How fast the zoo is, and how much memory it takes, beside a hand-written floor and beside its peers."""
+"""Speed and memory of the zoo, beside hand-written floors and other libraries."""

@@ -1,7 +1,7 @@
-"""The floors: each family by hand in the fewest operations, with nothing to choose. They tell what the zoo's convenience costs.
+"""The floors: each family by hand in the fewest operations, to show what the zoo's options cost.
 
-Each takes the weights of a zoo model, by name, and gives a function from a batch to logits; what is left of the weights has no
-place in it. Shape legend: B batch, T tokens, H heads, G heads of keys and values, D head width.
+Each takes the weights of a zoo model by name, and returns a function from a batch to logits.
+Shape legend: B batch, T tokens, H query heads, G key and value heads, D head_dim.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Weights = dict[str, Tensor]
 Batch = dict[str, Tensor]
 
 
-def taken(model: torch.nn.Module) -> Weights:
-    """A copy of a model's weights, to be trained."""
+def trainable_copy(model: torch.nn.Module) -> Weights:
+    """A copy of the weights of a model, to be trained."""
     return {
         name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()
     }
 
 
 def layers(weights: Weights, stack: str, *names: str) -> list[list[Tensor]]:
-    """Of each layer these weights, in order."""
+    """The weights of these names, of each layer in order."""
     found: list[list[Tensor]] = []
     while f"{stack}.blocks.{len(found)}.{names[0]}" in weights:
         found.append([weights[f"{stack}.blocks.{len(found)}.{name}"] for name in names])
@@ -34,29 +34,28 @@ def layers(weights: Weights, stack: str, *names: str) -> list[list[Tensor]]:
 
 def adamw(weights: Weights, lr: float) -> torch.optim.Optimizer:
     """Fused AdamW; weight decay on matrices only."""
-    split = [[p for p in weights.values() if (p.ndim >= 2) is decays] for decays in (True, False)]
-    groups = [{"params": split[0], "weight_decay": 0.1}, {"params": split[1], "weight_decay": 0.0}]
+    matrices = [weight for weight in weights.values() if weight.ndim >= 2]
+    others = [weight for weight in weights.values() if weight.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
 
 
 def loss(logits: Tensor, batch: Batch) -> Tensor:
-    """The mean cross-entropy, in nats a label."""
+    """The mean cross-entropy, in nats per label."""
     return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
 
 
-def heads_of(x: Tensor, width: int) -> Tensor:
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """(B, T, H·D) -> (B, H, T, D)."""
-    return x.view(*x.shape[:2], -1, width).transpose(1, 2)
+    return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
-class Kept:
-    """Keys and values of the tokens so far, in buffers made before the first."""
+class Cache:
+    """Keys and values of the tokens so far, in buffers allocated before the first."""
 
     def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.length, self.pairs = (
-            0,
-            [(torch.empty(shape), torch.empty(shape)) for _ in range(count)],
-        )
+        self.length = 0
+        self.pairs = [(torch.empty(shape), torch.empty(shape)) for _ in range(count)]
 
     def add(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         end, (keys, values) = self.length + k.shape[2], self.pairs[layer]
@@ -66,11 +65,8 @@ class Kept:
 
 def gpt(weights: Weights, heads: int) -> Callable[..., Tensor]:
     """Pre-norm, learned positions, no biases, exact GELU, tied head."""
-    embed, places, last = (
-        weights["embed.weight"],
-        weights["stack.positions.0.weight"],
-        weights["stack.norm.weight"],
-    )
+    embed, last = weights["embed.weight"], weights["stack.norm.weight"]
+    positions = weights["stack.positions.0.weight"]
     dim = embed.shape[1]
     blocks = layers(
         weights,
@@ -83,21 +79,21 @@ def gpt(weights: Weights, heads: int) -> Callable[..., Tensor]:
         "ffn.sublayer.out.weight",
     )
 
-    def forward(batch: Batch, kept: Kept | None = None) -> Tensor:
-        tokens, start = batch["tokens"], kept.length if kept else 0
+    def forward(batch: Batch, cache: Cache | None = None) -> Tensor:
+        tokens, start = batch["tokens"], cache.length if cache else 0
         size, length = tokens.shape
-        x = F.embedding(tokens, embed) + places[start : start + length]
+        x = F.embedding(tokens, embed) + positions[start : start + length]
         for layer, (norm1, qkv, out, norm2, up, down) in enumerate(blocks):
             packed = F.linear(F.layer_norm(x, (dim,), norm1), qkv).view(
                 size, length, 3, heads, dim // heads
             )
             q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, D) each
-            k, v = kept.add(layer, k, v) if kept else (k, v)
+            k, v = cache.add(layer, k, v) if cache else (k, v)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
             x = x + F.linear(y.transpose(1, 2).reshape(size, length, dim), out)
             x = x + F.linear(F.gelu(F.linear(F.layer_norm(x, (dim,), norm2), up)), down)
-        if kept:
-            kept.length += length
+        if cache:
+            cache.length += length
             x = x[:, -1:]
         return F.linear(F.layer_norm(x, (dim,), last), embed)
 
@@ -105,9 +101,9 @@ def gpt(weights: Weights, heads: int) -> Callable[..., Tensor]:
 
 
 def llama(weights: Weights, heads: int, kv_heads: int, length: int) -> Callable[..., Tensor]:
-    """RMSNorm, RoPE in halves, grouped queries, SwiGLU with gate and up as one product, no biases, tied head."""
+    """RMSNorm, RoPE in halves, GQA, SwiGLU with gate and up in one matmul, no biases, tied head."""
     embed, last = weights["embed.weight"], weights["stack.norm.weight"]
-    dim, width = embed.shape[1], embed.shape[1] // heads
+    dim, head_dim = embed.shape[1], embed.shape[1] // heads
     for number in range(len(layers(weights, "stack", "attn.norm.weight"))):
         name = f"stack.blocks.{number}.ffn.sublayer"
         both = torch.cat(
@@ -124,28 +120,28 @@ def llama(weights: Weights, heads: int, kv_heads: int, length: int) -> Callable[
         "ffn.sublayer.both",
         "ffn.sublayer.out.weight",
     )
-    turns = torch.outer(
-        torch.arange(length).float(), 10_000 ** (-torch.arange(0, width, 2).float() / width)
+    angles = torch.outer(
+        torch.arange(length).float(), 10_000 ** (-torch.arange(0, head_dim, 2).float() / head_dim)
     )
-    cos, sin = torch.cat([turns.cos()] * 2, -1), torch.cat([-turns.sin(), turns.sin()], -1)
+    cos, sin = torch.cat([angles.cos()] * 2, -1), torch.cat([-angles.sin(), angles.sin()], -1)
 
-    def forward(batch: Batch, kept: Kept | None = None) -> Tensor:
-        tokens, start = batch["tokens"], kept.length if kept else 0
+    def forward(batch: Batch, cache: Cache | None = None) -> Tensor:
+        tokens, start = batch["tokens"], cache.length if cache else 0
         size, length = tokens.shape
         c, s = cos[start : start + length], sin[start : start + length]
         x = F.embedding(tokens, embed)
         for layer, (norm1, qkv, out, norm2, both, down) in enumerate(blocks):
-            packed = heads_of(F.linear(F.rms_norm(x, (dim,), norm1, 1e-6), qkv), width)
-            turned, v = packed.split([heads + kv_heads, kv_heads], 1)
-            turned = turned * c + turned.roll(width // 2, -1) * s
-            q, k = turned.split([heads, kv_heads], 1)
-            k, v = kept.add(layer, k, v) if kept else (k, v)
+            packed = split_heads(F.linear(F.rms_norm(x, (dim,), norm1, 1e-6), qkv), head_dim)
+            rotated, v = packed.split([heads + kv_heads, kv_heads], 1)
+            rotated = rotated * c + rotated.roll(head_dim // 2, -1) * s
+            q, k = rotated.split([heads, kv_heads], 1)
+            k, v = cache.add(layer, k, v) if cache else (k, v)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1, enable_gqa=True)
             x = x + F.linear(y.transpose(1, 2).reshape(size, length, dim), out)
             gate, up = F.linear(F.rms_norm(x, (dim,), norm2, 1e-6), both).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, down)
-        if kept:
-            kept.length += length
+        if cache:
+            cache.length += length
             x = x[:, -1:]
         return F.linear(F.rms_norm(x, (dim,), last, 1e-6), embed)
 
@@ -153,7 +149,7 @@ def llama(weights: Weights, heads: int, kv_heads: int, length: int) -> Callable[
 
 
 def bert(weights: Weights, heads: int) -> Callable[..., Tensor]:
-    """Pre-norm, learned positions, biases, exact GELU, a head with a layer of its own, a padding mask; logits everywhere."""
+    """Pre-norm, learned positions, biases, exact GELU, a head with a layer, a padding mask."""
     w = weights
     dim = w["embed.weight"].shape[1]
     both = [
@@ -200,7 +196,7 @@ def bert(weights: Weights, heads: int) -> Callable[..., Tensor]:
 def t5(
     weights: Weights, heads: int, buckets: int = 32, farthest: int = 128
 ) -> Callable[..., Tensor]:
-    """Pre-RMSNorm, learned relative bias, attention by hand, ReLU, no biases, tied head of scaled hidden states."""
+    """Pre-RMSNorm, learned relative bias, attention by hand, ReLU, no biases, scaled tied head."""
     embed, dim = weights["embed.weight"], weights["embed.weight"].shape[1]
     own = ["attn.norm.weight", "attn.sublayer.qkv.weight", "attn.sublayer.out.weight"]
     feed = ["ffn.norm.weight", "ffn.sublayer.up.weight", "ffn.sublayer.out.weight"]
@@ -210,10 +206,8 @@ def t5(
         "cross.sublayer.kv.weight",
         "cross.sublayer.out.weight",
     ]
-    encoder, decoder = (
-        layers(weights, "encoder", *own, *feed),
-        layers(weights, "decoder", *own, *feed, *other),
-    )
+    encoder = layers(weights, "encoder", *own, *feed)
+    decoder = layers(weights, "decoder", *own, *feed, *other)
     tables: dict[tuple[int, bool], Tensor] = {}
 
     def bias(stack: str, length: int, causal: bool) -> Tensor:
@@ -228,17 +222,17 @@ def t5(
             )
             near = torch.where(far < each // 2, far, (each // 2 + large.long()).clamp(max=each - 1))
             tables[length, causal] = near if causal else near + each * (ahead > 0)
-        table = F.embedding(tables[length, causal], weights[f"{stack}.positions.0.weight"]).permute(
-            2, 0, 1
-        )
-        return (
-            table.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
-            if causal
-            else table
-        )
+        learned = weights[f"{stack}.positions.0.weight"]
+        table = F.embedding(tables[length, causal], learned).permute(2, 0, 1)
+        if not causal:
+            return table
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        return table.masked_fill(future, -torch.inf)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-        q, k, v = (heads_of(x, dim // heads) for x in (q, k, v))
+        q = split_heads(q, dim // heads)
+        k = split_heads(k, dim // heads)
+        v = split_heads(v, dim // heads)
         scores = q @ k.mT if bias is None else q @ k.mT + bias
         return F.linear((scores.softmax(-1) @ v).transpose(1, 2).reshape(*q.shape[::2], dim), out)
 
@@ -246,22 +240,18 @@ def t5(
         return F.rms_norm(x, (dim,), weight, 1e-6)
 
     def forward(batch: Batch) -> Tensor:
-        x, here = (
-            F.embedding(batch["tokens"], embed),
-            bias("encoder", batch["tokens"].shape[1], False),
-        )
+        x = F.embedding(batch["tokens"], embed)
+        here = bias("encoder", batch["tokens"].shape[1], False)
         for n1, qkv, out, n2, up, down in encoder:
             x = x + attend(*F.linear(norm(x, n1), qkv).chunk(3, -1), here, out)
             x = x + F.linear(F.relu(F.linear(norm(x, n2), up)), down)
-        memory, here = (
-            norm(x, weights["encoder.norm.weight"]),
-            bias("decoder", batch["decoder_tokens"].shape[1], True),
-        )
+        encoded = norm(x, weights["encoder.norm.weight"])
+        here = bias("decoder", batch["decoder_tokens"].shape[1], True)
         x = F.embedding(batch["decoder_tokens"], embed)
         for n1, qkv, out, n2, up, down, n3, to_q, to_kv, to_out in decoder:
             x = x + attend(*F.linear(norm(x, n1), qkv).chunk(3, -1), here, out)
             x = x + attend(
-                F.linear(norm(x, n3), to_q), *F.linear(memory, to_kv).chunk(2, -1), None, to_out
+                F.linear(norm(x, n3), to_q), *F.linear(encoded, to_kv).chunk(2, -1), None, to_out
             )
             x = x + F.linear(F.relu(F.linear(norm(x, n2), up)), down)
         return F.linear(norm(x, weights["decoder.norm.weight"]) * dim**-0.5, embed)
@@ -269,10 +259,10 @@ def t5(
     return forward
 
 
-def greedy(forward: Callable[..., Tensor], prompt: Tensor, new: int, kept: Kept) -> Tensor:
-    """The likeliest token each time: (B, new)."""
+def greedy(forward: Callable[..., Tensor], prompt: Tensor, new: int, cache: Cache) -> Tensor:
+    """Generate the likeliest token each time: (B, new)."""
     written, tokens = [], prompt
     for _ in range(new):
-        tokens = forward({"tokens": tokens}, kept)[:, -1].argmax(-1, keepdim=True)
+        tokens = forward({"tokens": tokens}, cache)[:, -1].argmax(-1, keepdim=True)
         written.append(tokens)
     return torch.cat(written, 1)

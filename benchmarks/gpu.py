@@ -1,10 +1,10 @@
-"""GPT-2 on a GPU: model FLOPs utilisation in bfloat16, compiled, beside the floor, transformers, and a product of matrices.
+"""Measure GPT-2 on a GPU in bfloat16: its MFU, beside the floor, transformers and a matmul.
 
     python -m benchmarks.gpu --batch 16
 
-The candidates share the GPU and take turns; a ratio to the floor is taken within each repeat. MFU (Chowdhery 2022) is of the
-peak in zoo/cost/gpus.py; the ceiling is what one large product reaches of it in the same run. Before anything is timed, the
-zoo's first losses must be the floor's.
+The candidates share the GPU and take turns; a ratio to the floor is taken within each repeat. MFU
+(Chowdhery 2022) is relative to the peak in zoo/cost/gpus.py; the ceiling is what one large matmul
+reaches in the same run. Before anything is timed, the zoo's first losses must be the floor's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks import floor, peers
-from benchmarks.suites import GPT, LR, Shape, Step, training
+from benchmarks.candidates import GPT, LR, Step, training
+from benchmarks.shapes import Shape
 from zoo import cost, optim
 from zoo.cost import gpus
 from zoo.registry import build
@@ -40,13 +41,11 @@ def steps(shape: Shape, device: torch.device, compiled: bool) -> Iterator[tuple[
         mixed = torch.autocast(device.type, torch.bfloat16)(loss)
         return training(torch.compile(mixed) if compiled else mixed, optimiser)
 
-    model, batch = (
-        GPT.model(shape),
-        {name: tensor.to(device) for name, tensor in GPT.batch(shape).items()},
-    )
+    model = GPT.model(shape)
+    batch = {name: tensor.to(device) for name, tensor in GPT.batch(shape).items()}
     weights = {
         name: weight.detach().to(device).requires_grad_()
-        for name, weight in floor.taken(model).items()
+        for name, weight in floor.trainable_copy(model).items()
     }
     by_hand = floor.gpt(weights, shape.heads)
     yield "floor", step(lambda: floor.loss(by_hand(batch), batch), floor.adamw(weights, LR))
@@ -69,7 +68,7 @@ def steps(shape: Shape, device: torch.device, compiled: bool) -> Iterator[tuple[
 
 
 def seconds(step: Step, device: torch.device, times: int) -> float:
-    """Of one of so many steps, from when the device has nothing to do until it has nothing to do again."""
+    """Seconds per step, over this many steps; the device is idle before and after them."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     wait()
     begun = time.perf_counter()
@@ -80,11 +79,15 @@ def seconds(step: Step, device: torch.device, times: int) -> float:
 
 
 def ceiling(device: torch.device, size: int) -> float:
-    """FLOP/s of a square product in bfloat16."""
-    one, other = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product = lambda: one @ other  # noqa: E731
-    seconds(product, device, 3)
-    return 2 * size**3 / min(seconds(product, device, 10) for _ in range(5))
+    """FLOP/s of a square matmul in bfloat16."""
+    left = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    right = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+
+    def matmul() -> Tensor:
+        return left @ right
+
+    seconds(matmul, device, 3)
+    return 2 * size**3 / min(seconds(matmul, device, 10) for _ in range(5))
 
 
 def measured(
@@ -96,29 +99,27 @@ def measured(
     times: int = 10,
     size: int = 8192,
 ) -> dict[str, Any]:
-    """Of each candidate milliseconds, ratio to the floor, tokens a second and FLOP/s; and the ceiling."""
+    """Milliseconds, ratio to the floor, tokens/s and FLOP/s of each candidate; and the ceiling."""
     made = dict(steps(shape, device, compiled))
     losses = {name: [step().item() for _ in range(WARM_UP)] for name, step in made.items()}
-    for mine, wanted in zip(losses["zoo"], losses["floor"], strict=True):
-        if not abs(mine - wanted) <= TOLERANCE * wanted:
-            raise ValueError(f"the zoo's loss is {mine}, and the floor's {wanted}")
+    for ours, expected in zip(losses["zoo"], losses["floor"], strict=True):
+        if not abs(ours - expected) <= TOLERANCE * expected:
+            raise ValueError(f"the zoo's loss is {ours}, and the floor's {expected}")
     spent = [
         {name: seconds(step, device, times) for name, step in made.items()} for _ in range(repeats)
     ]
-    tokens, flops = (
-        shape.batch * shape.length,
-        cost.BACKWARD_AND_FORWARD * cost.flops(GPT.model(shape), shape.length),
-    )
-    found: dict[str, Any] = {}
+    tokens = shape.batch * shape.length
+    flops = cost.BACKWARD_AND_FORWARD * cost.flops(GPT.model(shape), shape.length)
+    candidates: dict[str, Any] = {}
     for name in made:
         median = statistics.median(each[name] for each in spent)
-        found[name] = {
+        candidates[name] = {
             "ms": 1e3 * median,
             "ratio": statistics.median(each[name] / each["floor"] for each in spent),
             "tokens_per_second": tokens / median,
             "flops_per_second": tokens * flops / median,
         }
-    return {"candidates": found, "ceiling": ceiling(device, size)}
+    return {"candidates": candidates, "ceiling": ceiling(device, size)}
 
 
 def main() -> None:
@@ -128,24 +129,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=GPT2.batch, help="sequences of 1,024 tokens")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--json", action="store_true", help="for programs")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("there is no GPU here")
+        parser.error("this machine has no GPU")
     name = torch.cuda.get_device_name()
-    known = gpus.found(name)
-    told = measured(
-        replace(GPT2, batch=asked.batch), torch.device("cuda"), compiled=not asked.eager
-    ) | {"device": name}
-    if asked.json:
-        print(json.dumps(told, indent=2))
+    gpu = gpus.found(name)
+    shape = replace(GPT2, batch=arguments.batch)
+    results = measured(shape, torch.device("cuda"), compiled=not arguments.eager)
+    if arguments.json:
+        print(json.dumps(results | {"device": name}, indent=2))
         return
-    table = Table(
-        title=f"{name}, torch {torch.__version__}, bfloat16{'' if asked.eager else ', compiled'}",
-        box=None,
-    )
-    for heading in ("", "ms a step", "ratio", "tokens/s", "TFLOP/s", "MFU", "of the ceiling"):
+    mode = "eager" if arguments.eager else "compiled"
+    table = Table(title=f"{name}, torch {torch.__version__}, bfloat16, {mode}", box=None)
+    for heading in ("", "ms per step", "ratio", "tokens/s", "TFLOP/s", "MFU", "of the ceiling"):
         table.add_column(heading, justify="right" if heading else "left")
-    for candidate, row in told["candidates"].items():
+    for candidate, row in results["candidates"].items():
         speed = row["flops_per_second"]
         table.add_row(
             candidate,
@@ -153,8 +151,8 @@ def main() -> None:
             f"{row['ratio']:.3f}",
             f"{row['tokens_per_second']:,.0f}",
             f"{speed / 1e12:.1f}",
-            f"{speed / known.half:.1%}" if known else "",
-            f"{speed / told['ceiling']:.1%}",
+            f"{speed / gpu.half:.1%}" if gpu else "",
+            f"{speed / results['ceiling']:.1%}",
         )
     Console().print(table)
 

@@ -1,4 +1,7 @@
-"""What surrounds the steps of a run: Lightning beside a raw loop with the same model, clipping and schedule, and a sweep."""
+"""Candidates that measure what surrounds the steps of a run: Lightning, and the sweep of a command.
+
+Lightning stands beside a raw loop with the same model, clipping and schedule.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from typing import Any
 
 import torch
 
+from benchmarks.candidates import SWEEP_RUNS, SWEEP_STEPS, Family, Loop, Step
+from benchmarks.shapes import Shape
 from zoo import config, models, optim
 from zoo.registry import build
-from zoo.utils import files
+from zoo.tracking import status
 
-ENDLESS = 10**9  # steps
-RUNS = 4  # of a sweep
-STEPS = 200  # of each run
+ENDLESS = 10**9  # steps: more than are ever taken
 
 
-def _made(family: Any, shape: Any) -> tuple[dict[str, Any], Any]:
+def _build(family: Family, shape: Shape) -> tuple[dict[str, Any], Any]:
     sizes = [
         f"loader.batch_size={shape.batch}",
         f"loader.length={shape.length}",
@@ -31,14 +34,14 @@ def _made(family: Any, shape: Any) -> tuple[dict[str, Any], Any]:
         "optim.lr=1e-5",
     ]
     composed = config.compose(
-        [f"model={family.words[0]}", *family.words[1:], *shape.words(), *sizes]
+        [f"model={family.overrides[0]}", *family.overrides[1:], *shape.overrides(), *sizes]
     )
     return composed, models.build(composed)
 
 
-def raw(family: Any, measure: str, shape: Any) -> Callable[[], torch.Tensor]:
+def raw(family: Family, measure: str, shape: Shape) -> Step:
     """One optimiser step, with the gradient clipped and the schedule advanced."""
-    composed, model = _made(family, shape)
+    composed, model = _build(family, shape)
     batch = family.batch(shape)
     objective = build("objective", family.objective, build("tokenizer", "byte"), shape.length)
     optimiser = build("optim", composed["optim"], optim.parameter_groups(model))
@@ -59,17 +62,16 @@ def raw(family: Any, measure: str, shape: Any) -> Callable[[], torch.Tensor]:
     return step
 
 
-def lightning(family: Any, measure: str, shape: Any) -> Any:
-    """The same steps as zoo.train takes them: its callbacks, a row of metrics.csv every ten steps, the bar drawn."""
+def lightning(family: Family, measure: str, shape: Shape) -> Loop:
+    """The same steps as zoo.train takes them, with its callbacks, metrics.csv and progress bar."""
     from lightning import Callback
 
-    from benchmarks.suites import Loop
     from zoo.training import module as lightning_module
     from zoo.training import trainer
     from zoo.training.callbacks import LossLogger, SeedEverything
     from zoo.training.signals import SignalCheckpoint
 
-    composed, model = _made(family, shape)
+    composed, model = _build(family, shape)
     batch = family.batch(shape)
 
     class Endless(torch.utils.data.IterableDataset[Any]):
@@ -83,7 +85,7 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
                 pace()
 
         os.environ["FORCE_COLOR"] = "1"  # so that the bar is drawn
-        _silent()
+        _discard_output()
         sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
         module = lightning_module.LMModule(composed, model, build("tokenizer", "byte"))
         with tempfile.TemporaryDirectory() as folder:
@@ -97,26 +99,26 @@ def lightning(family: Any, measure: str, shape: Any) -> Any:
     return Loop(loop)
 
 
-def sweep(family: Any, measure: str, shape: Any, *, hydra: bool) -> Callable[[], torch.Tensor]:
-    """Runs that differ in their seed: by the command's multirun, or by calling what it calls, in one process as well."""
+def sweep(family: Family, measure: str, shape: Shape, *, hydra: bool) -> Step:
+    """Runs of several seeds in one process: by the command's multirun, or called directly."""
     from zoo import train
     from zoo.training import runner
 
     text = Path(__file__).with_name("README.md")
-    words = [
-        f"model={family.words[0]}",
-        *family.words[1:],
-        *shape.words(),
+    overrides = [
+        f"model={family.overrides[0]}",
+        *family.overrides[1:],
+        *shape.overrides(),
         "arch.vocab=null",
         "data=text",
         f"data.path='{text}'",
         f"loader.batch_size={shape.batch}",
         f"loader.length={shape.length}",
         "logger=none",
-        f"trainer.max_steps={STEPS}",
+        f"trainer.max_steps={SWEEP_STEPS}",
         "trainer.progress=false",
     ]
-    _silent()
+    _discard_output()
 
     def step() -> torch.Tensor:
         with tempfile.TemporaryDirectory() as folder:
@@ -124,24 +126,24 @@ def sweep(family: Any, measure: str, shape: Any, *, hydra: bool) -> Callable[[],
                 sys.argv = [
                     "zoo.train",
                     "-m",
-                    *words,
-                    f"seed=range({RUNS})",
+                    *overrides,
+                    f"seed=range({SWEEP_RUNS})",
                     f"hydra.sweep.dir='{folder}'",
                 ]
                 train.main()
             else:
-                for seed in range(RUNS):
-                    place = Path(folder, str(seed))
-                    place.mkdir()
-                    runner.run(config.compose([*words, f"seed={seed}"]), place, words)
-            done = [files.read_json(path)["status"] for path in Path(folder).glob("*/summary.json")]
-        if done != ["finished"] * RUNS:
-            raise RuntimeError(f"the runs ended as {done}")
+                for seed in range(SWEEP_RUNS):
+                    run_folder = Path(folder, str(seed))
+                    run_folder.mkdir()
+                    runner.run(config.compose([*overrides, f"seed={seed}"]), run_folder, overrides)
+            ended = [status.of(path.parent) for path in Path(folder).glob("*/summary.json")]
+        if ended != [status.FINISHED] * SWEEP_RUNS:
+            raise RuntimeError(f"the runs ended as {ended}")
         return torch.zeros(1)
 
     return step
 
 
-def _silent() -> None:
-    """What is printed goes nowhere, so that a terminal's speed is no part of the figure."""
+def _discard_output() -> None:
+    """Discard what is printed, so that the speed of the terminal is not measured."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,7 @@
-"""Models of other libraries at a suite's shape, each as its users would make it. Each is imported where it is asked for."""
+"""Models of other libraries at a given shape, as their users would make them.
+
+Each library is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from benchmarks.shapes import Shape
+
 
 class Missing(Exception):
-    """There is nothing to measure, and why."""
+    """Raised by a candidate that cannot be measured; the message says why."""
 
 
 class Peer(NamedTuple):
@@ -27,7 +32,7 @@ def _from_transformers(model: Any) -> Peer:
     return Peer(model, lambda batch: model(batch["tokens"], use_cache=False).logits, decode)
 
 
-def gpt2(shape: Any) -> Peer:
+def gpt2(shape: Shape) -> Peer:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return _from_transformers(
@@ -47,7 +52,7 @@ def gpt2(shape: Any) -> Peer:
     )
 
 
-def llama(shape: Any) -> Peer:
+def llama(shape: Shape) -> Peer:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return _from_transformers(
@@ -66,7 +71,7 @@ def llama(shape: Any) -> Peer:
     )
 
 
-def bert(shape: Any) -> Peer:
+def bert(shape: Shape) -> Peer:
     from transformers import BertConfig, BertForMaskedLM
 
     model = BertForMaskedLM(
@@ -86,7 +91,7 @@ def bert(shape: Any) -> Peer:
     )
 
 
-def t5(shape: Any) -> Peer:
+def t5(shape: Shape) -> Peer:
     from transformers import T5Config, T5ForConditionalGeneration
 
     model = T5ForConditionalGeneration(
@@ -110,7 +115,7 @@ def t5(shape: Any) -> Peer:
     )
 
 
-def _x(shape: Any, layers: Any, **how: Any) -> Peer:
+def _x(shape: Shape, layers: Any, **how: Any) -> Peer:
     from x_transformers import AutoregressiveWrapper, TransformerWrapper
 
     model = TransformerWrapper(
@@ -128,7 +133,7 @@ def _x(shape: Any, layers: Any, **how: Any) -> Peer:
     return Peer(model, lambda batch: model(batch["tokens"], mask=batch.get("padding_mask")), decode)
 
 
-def _x_layers(kind: str, shape: Any, **how: Any) -> Any:
+def _x_layers(kind: str, shape: Shape, **how: Any) -> Any:
     import x_transformers
 
     sizes = {
@@ -140,11 +145,11 @@ def _x_layers(kind: str, shape: Any, **how: Any) -> Any:
     return getattr(x_transformers, kind)(**sizes, attn_flash=True, **how)
 
 
-def x_gpt(shape: Any) -> Peer:
+def x_gpt(shape: Shape) -> Peer:
     return _x(shape, _x_layers("Decoder", shape, ff_no_bias=True))
 
 
-def x_llama(shape: Any) -> Peer:
+def x_llama(shape: Shape) -> Peer:
     layers = _x_layers(
         "Decoder",
         shape,
@@ -159,11 +164,11 @@ def x_llama(shape: Any) -> Peer:
     return _x(shape, layers, use_abs_pos_emb=False)
 
 
-def x_bert(shape: Any) -> Peer:
+def x_bert(shape: Shape) -> Peer:
     return _x(shape, _x_layers("Encoder", shape))
 
 
-def x_t5(shape: Any) -> Peer:
+def x_t5(shape: Shape) -> Peer:
     from x_transformers import XTransformer
 
     sizes = {
@@ -186,7 +191,7 @@ def x_t5(shape: Any) -> Peer:
     )
 
 
-def _lit(shape: Any, **how: Any) -> Peer:
+def _lit(shape: Shape, **how: Any) -> Peer:
     from litgpt import GPT, Config
 
     model = GPT(
@@ -220,7 +225,7 @@ def _lit(shape: Any, **how: Any) -> Peer:
     return Peer(model, lambda batch: model(batch["tokens"]), decode)
 
 
-def lit_gpt(shape: Any) -> Peer:
+def lit_gpt(shape: Shape) -> Peer:
     return _lit(
         shape,
         norm_class_name="LayerNorm",
@@ -231,7 +236,7 @@ def lit_gpt(shape: Any) -> Peer:
     )
 
 
-def lit_llama(shape: Any) -> Peer:
+def lit_llama(shape: Shape) -> Peer:
     return _lit(
         shape,
         norm_class_name="RMSNorm",
@@ -246,7 +251,7 @@ def lit_llama(shape: Any) -> Peer:
 class _Torch(nn.Module):
     """torch's own layers between an embedding with learned positions and a tied head."""
 
-    def __init__(self, shape: Any, causal: bool) -> None:
+    def __init__(self, shape: Shape, causal: bool) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(
             shape.dim,
@@ -276,11 +281,11 @@ class _Torch(nn.Module):
         return nn.functional.linear(x, self.embed.weight)
 
 
-def torch_gpt(shape: Any) -> Peer:
+def torch_gpt(shape: Shape) -> Peer:
     model = _Torch(shape, causal=True)
     return Peer(model, model)
 
 
-def torch_bert(shape: Any) -> Peer:
+def torch_bert(shape: Shape) -> Peer:
     model = _Torch(shape, causal=False)
     return Peer(model, model)

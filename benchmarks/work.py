@@ -1,4 +1,7 @@
-"""A candidate in a process of its own: it takes its turn when asked, so that candidates alternate and share no allocator."""
+"""Run a candidate in its own process, which steps when asked.
+
+So candidates alternate and share no allocator.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,21 @@ from typing import Any
 import psutil
 import torch
 
+from benchmarks.shapes import Shape
 from zoo.utils import system
 
 SPAWN = multiprocessing.get_context("spawn")
-WARM_UP = 3
+WARM_UP = 3  # steps
 M_MMAP_THRESHOLD = -3  # of glibc's mallopt
-UNITS = {"peak memory": "MiB"}
 
 
 class Pace:
-    """Called before each step: waits to be told how many to take, and answers with the CPU seconds that they took."""
+    """Called before each step: receives how many to take, and sends the CPU seconds they took."""
 
     def __init__(self, pipe: Connection) -> None:
-        self.pipe, self.left, self.started = pipe, 0, 0.0
+        self.pipe = pipe
+        self.left = 0
+        self.started = 0.0
 
     def __call__(self) -> None:
         if not self.left:
@@ -43,11 +48,12 @@ class Pace:
 
 
 def serve(
-    pipe: Connection, suite: str, measure: str, name: str, shape: Any, compiled: bool
+    pipe: Connection, suite: str, measure: str, name: str, shape: Shape, compiled: bool
 ) -> None:
-    """Send what the first steps return, or why there is nothing to measure; then step as `Pace` is told."""
+    """Send what the first steps return, or why nothing can be measured; then step as asked."""
+    from benchmarks.candidates import Loop
     from benchmarks.peers import Missing
-    from benchmarks.suites import SUITES, Loop
+    from benchmarks.suites import SUITES
 
     _prepare(suite, name)
     try:
@@ -68,7 +74,7 @@ def serve(
 
 
 class Worker:
-    """The other end of `serve`, which is under way when this is made, and done with its first steps after `ready`.
+    """A process that runs `serve`, started at once; its first steps are done after `ready`.
 
     `values` are what they returned; `refused` says why there are none.
     """
@@ -82,11 +88,14 @@ class Worker:
         self.values: list[Any] = []
 
     def ready(self) -> None:
-        found = self.pipe.recv()
-        self.refused, self.values = (found, []) if isinstance(found, str) else (None, found)
+        answer = self.pipe.recv()
+        if isinstance(answer, str):
+            self.refused = answer
+        else:
+            self.values = answer
 
     def seconds(self, steps: int) -> float:
-        """CPU seconds of so many steps."""
+        """CPU seconds of this many steps."""
         self.pipe.send(steps)
         return float(self.pipe.recv())
 
@@ -97,7 +106,7 @@ class Worker:
 
 
 def _prepare(suite: str, name: str) -> None:
-    """One thread; the zoo's candidates set up their process as zoo.train does, the others as their users find it."""
+    """Use one thread; set up the process of the zoo's candidates as zoo.train does."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -111,28 +120,25 @@ def can_measure_memory() -> bool:
     return platform.libc_ver()[0] == "glibc" and sys.platform == "linux"
 
 
-def peak_mib(suite: str, measure: str, name: str, shape: Any) -> float:
-    """MiB that a candidate's model, optimiser and steps add at their peak. To be called in a fresh process."""
+def peak_mib(suite: str, measure: str, name: str, shape: Shape) -> float:
+    """Peak MiB that a candidate's model, optimiser and steps add. Call it in a fresh process."""
     from benchmarks.suites import SUITES
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     candidate: Any = SUITES[suite].candidates[name]
-    candidate(
-        measure, shape.tiny()
-    )()  # what is imported or made on first use is no part of the figure
+    # What is imported or allocated on first use is no part of the figure.
+    candidate(measure, shape.tiny())()
     gc.collect()
     libc = ctypes.CDLL(None)
-    libc.mallopt(
-        M_MMAP_THRESHOLD, 2**16
-    )  # large tensors have pages of their own: the figure is what is alive
+    libc.mallopt(M_MMAP_THRESHOLD, 2**16)  # large tensors get their own pages: count only live ones
     libc.malloc_trim(0)
     before = psutil.Process().memory_info().rss
     step = candidate(measure, shape)
     step()  # the optimiser makes its state
     gc.collect()
     libc.malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # Linux counts the peak anew from here on
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak on Linux
     for _ in range(3):
         step()
     return (system.peak_memory() - before) / 2**20

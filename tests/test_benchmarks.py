@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu, harness, run
-from benchmarks.suites import GPT, SUITES, TRAINING
+from benchmarks import gpu, harness, records
+from benchmarks.candidates import GPT, TRAINING
+from benchmarks.suites import SUITES
 from benchmarks.work import Worker
 from zoo.cost import flops
 
@@ -17,10 +18,10 @@ CASES = [(name, measure) for name, suite in SUITES.items() for measure in suite.
 
 
 @pytest.mark.parametrize(("name", "measure"), CASES)
-def test_ours_give_what_the_floor_gives(
+def test_our_candidates_return_the_values_of_the_floor(
     name: str, measure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness, "STEPS", 4)
+    monkeypatch.setattr(harness, "SWEEP_STEPS", 4)
     suite = SUITES[name]
     shape = next(iter(suite.shapes.values())).tiny()
     floor = suite.candidates["floor"](measure, shape)
@@ -31,7 +32,7 @@ def test_ours_give_what_the_floor_gives(
             torch.testing.assert_close(step().double(), value, rtol=1e-5, atol=1e-6)
 
 
-def test_the_gpu_benchmark_measures_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_benchmark_derives_its_figures_from_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, at a toy's size and eager; the clock of the test says how long each step takes."""
     clock = iter(range(10**6))
     monkeypatch.setattr(gpu.time, "perf_counter", lambda: float(next(clock)))
@@ -48,13 +49,15 @@ def test_the_gpu_benchmark_measures_what_it_says(monkeypatch: pytest.MonkeyPatch
     assert told["ceiling"] == 10 * 2 * 16**3
 
 
-def test_the_gpu_benchmark_refuses_where_the_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_benchmark_refuses_losses_that_differ_from_the_floor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(gpu.floor, "loss", lambda logits, batch: logits.square().mean())
     with pytest.raises(ValueError, match="the zoo's loss is"):
         gpu.measured(SUITES["gpt"].shapes["micro"].tiny(), torch.device("cpu"), compiled=False)
 
 
-def test_a_process_takes_the_steps_that_it_is_told_to() -> None:
+def test_worker_takes_as_many_steps_as_asked() -> None:
     worker = Worker(
         "lightning", TRAINING, "lightning", SUITES["lightning"].shapes["micro"].tiny(), False
     )
@@ -65,16 +68,16 @@ def test_a_process_takes_the_steps_that_it_is_told_to() -> None:
     assert worker.process.exitcode == 0
 
 
-def test_a_suite_is_recorded_beside_those_recorded_before(
+def test_recording_a_suite_keeps_the_other_suites(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     readme, results = tmp_path / "README.md", tmp_path / "results.json"
-    readme.write_text(f"before\n{run.MARKS[0]}\nold\n{run.MARKS[1]}\nafter\n")
-    monkeypatch.setattr(run, "README", readme)
-    monkeypatch.setattr(run, "RESULTS", results)
+    readme.write_text(f"before\n{records.MARKS[0]}\nold\n{records.MARKS[1]}\nafter\n")
+    monkeypatch.setattr(records, "README", readme)
+    monkeypatch.setattr(records, "RESULTS", results)
 
-    def measured(suite: str, zoo: list[float]) -> dict[str, run.Record]:
-        rows = run.rows(suite, "small", "forward", "ms", {"floor": [2.0, 4.0, 8.0], "zoo": zoo})
+    def measured(suite: str, zoo: list[float]) -> dict[str, records.Record]:
+        rows = records.rows(suite, "small", "forward", "ms", {"floor": [2.0, 4.0, 8.0], "zoo": zoo})
         return {
             suite: {
                 "about": "about",
@@ -84,9 +87,9 @@ def test_a_suite_is_recorded_beside_those_recorded_before(
             }
         }
 
-    run.record(measured("long", [1.0, 1.0, 1.0]))
-    run.record(measured("gpt", [1.0, 3.0, 8.0]))
-    run.record(measured("long", [4.0, 4.0, 4.0]))
+    records.record(measured("long", [1.0, 1.0, 1.0]))
+    records.record(measured("gpt", [1.0, 3.0, 8.0]))
+    records.record(measured("long", [4.0, 4.0, 4.0]))
     text = readme.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
