@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: each candidate of ours steps, and gives what its floor gives."""
+"""Each benchmark measures what it says: our candidates step, and return the floor's values."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def run_row(run: Run, outcome: Outcome, metric: str) -> Sequence[Any]:
 
 
 def run_command(run: Run) -> str:
-    return command("zoo.train", *run.words)
+    return command("zoo.train", *run.overrides)
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

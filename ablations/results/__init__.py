@@ -1,5 +1,6 @@
-"""The runs of a study or of a sweep, read from their folders, and what keeps them from being compared."""
+"""Read the runs of a study or a sweep from their folders, and check that they are comparable."""
 
-from ablations.results.folders import Results, Run, load
+from ablations.results.loading import load
+from ablations.results.runs import Results, Run
 
 __all__ = ["Results", "Run", "load"]

@@ -179,9 +179,7 @@ def test_a_field_of_another_kind_is_named_and_left_out(path: tuple[str, ...]) ->
 def test_a_list_as_fingerprint_is_said(tmp_path: Path) -> None:
     written(tmp_path / "sweep", [(("summary.json", ("data", "fingerprint")), ["a"])])
     _, _, told = report.read(tmp_path / "sweep")
-    assert (
-        "Not read, as it is of another kind than a run writes there: 3: data.fingerprint." in told
-    )
+    assert "Not read, because the type is not what a run writes: 3: data.fingerprint." in told
 
 
 @pytest.mark.parametrize(

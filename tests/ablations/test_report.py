@@ -135,7 +135,7 @@ def test_diverged_and_stuck_runs_count_and_lost_ones_are_told(tmp_path: Path) ->
     assert compared["bad"].difference is not None
     assert compared["bad"].difference > 0, "dropping its diverged runs would have made it the best"
     assert compared["stuck"].diverged == SEEDS
-    assert any("no summary that can be read" in line for line in told)
+    assert any("no readable summary" in line for line in told)
     assert any("3 of bad diverged: each counts at 3.2000" in line for line in told)
     assert len(found.runs) == 3 * SEEDS
 
@@ -245,7 +245,7 @@ def test_other_code_is_noted(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     shutil.rmtree(folder / "a" / "seed_0")
     run(folder / "a" / "seed_0", "a", 0, 2.0, git_sha="b" * 40)
-    assert any("version of the code: 2" in line for line in report.write(folder)[2])
+    assert any("The runs differ in the version of the code: 2" in line for line in report.write(folder)[2])
 
 
 @pytest.mark.parametrize("metric", ["val/los", "<img src=x>"])

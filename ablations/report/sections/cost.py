@@ -133,7 +133,7 @@ def _identity(results: Results, arm: str) -> frozenset[str] | None:
     """The overrides that make an arm what it is, without its budget."""
     run = next((run for run in results.of(arm) if run.summary), None)
     return (
-        frozenset(word for word in run.words if word.split("=", 1)[0] not in BUDGET)
+        frozenset(word for word in run.overrides if word.split("=", 1)[0] not in BUDGET)
         if run
         else None
     )
