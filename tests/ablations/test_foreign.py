@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ablations import report
-from ablations.report import figures
 from ablations.results import untrusted
 from zoo.errors import ZooError
 
@@ -152,9 +152,9 @@ def refusal(folder: Path) -> str:
 def test_a_damaged_run_gives_a_report_or_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
 ) -> None:
-    monkeypatch.setattr(
-        figures, "_svg", lambda figure, about: "<svg/>"
-    )  # which takes most of the time
+    for name in ("curves", "effects"):  # drawing takes most of the time
+        module = importlib.import_module(f"ablations.report.figures.{name}")
+        monkeypatch.setattr(module, "svg", lambda figure, about: "<svg/>")
     folder = tmp_path / "sweep"
     written(folder, damage)
     said = refusal(folder)

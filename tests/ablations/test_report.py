@@ -245,7 +245,9 @@ def test_other_code_is_noted(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", {"a": 0.1})
     shutil.rmtree(folder / "a" / "seed_0")
     run(folder / "a" / "seed_0", "a", 0, 2.0, git_sha="b" * 40)
-    assert any("The runs differ in the version of the code: 2" in line for line in report.write(folder)[2])
+    assert any(
+        "The runs differ in the version of the code: 2" in line for line in report.write(folder)[2]
+    )
 
 
 @pytest.mark.parametrize("metric", ["val/los", "<img src=x>"])
