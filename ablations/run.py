@@ -16,7 +16,6 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from ablations import report
 from zoo import config as configuration
 from zoo import train
 from zoo.config import overrides as override_grammar
@@ -94,13 +93,15 @@ def main() -> None:
         train.launch(arguments)
     finally:  # a failing job ends the process with its error, after the others have finished
         if Path(folder).is_dir():
+            from ablations import report
+
             report.show(Path(folder))
 
 
 def study(arguments: Namespace) -> int:
     """Plan, show, run; gives the exit code."""
     with doing("loading torch"):
-        from ablations import plan, results, scheduler, specification, wandb_sweep
+        from ablations import plan, report, results, scheduler, specification, wandb_sweep
         from ablations import study as studies
         from ablations.results import sources
 

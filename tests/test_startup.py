@@ -49,6 +49,8 @@ def run(source: str, folder: Path) -> tuple[str, float]:
         ("zoo.components", ["--json"], '"rms"'),
         ("zoo.components", ["nrom"], "did you mean 'norm'"),
         ("zoo.generate", ["promt=x"], "did you mean 'prompt'"),
+        ("ablations.run", ["--help"], "plan_only=true"),
+        ("ablations.run", ["-sc", "install=bash"], "complete -o nospace"),
     ],
     ids=lambda value: value if isinstance(value, str) else "_".join(value),
 )
