@@ -62,15 +62,14 @@ class Data(lightning.LightningDataModule):
         if tokens <= length:
             raise ZooError(
                 f"the train split has {tokens} tokens, too few for one block of"
-                f" loader.length={length} and its next "
-                "token: give more text or a smaller loader.length"
+                f" loader.length={length} and its next token: give more text or a smaller"
+                " loader.length"
             )
         val_tokens = len(corpus.splits["val"].ids)
         if eval_length is not None and val_tokens and eval_length > max(length, val_tokens):
             raise ZooError(
                 f"loader.eval_length={eval_length} is longer than all of the val split's"
-                f" {val_tokens} tokens: give"
-                " more text or a smaller loader.eval_length"
+                f" {val_tokens} tokens: give more text or a smaller loader.eval_length"
             )
         if documents is None:
             self.train: Blocks | Stream = Blocks(corpus.tokenised_train, length, isolate=isolate)

@@ -30,7 +30,8 @@ def build_on_meta(config: dict[str, Any]) -> Any:
 def differing_options(model: Any, other: Any) -> list[str]:
     """The options of a model that would change what another one computes."""
     anatomy, differing = _anatomy(other), list[str]()
-    if not _differing_keys(_anatomy(model), anatomy):
+    differing_keys = _differing_keys(_anatomy(model), anatomy)
+    if not differing_keys:
         return []
     ours, theirs = options_of(model), options_of(other)
     for option, value in ours.items():
@@ -46,7 +47,7 @@ def differing_options(model: Any, other: Any) -> list[str]:
         if _changes(option, value, other, anatomy):
             shown = value["name"] if isinstance(value, Mapping) else value
             differing.append(option if isinstance(value, list) else f"{option}={shown}")
-    return differing or _differing_keys(_anatomy(model), anatomy)[:4]
+    return differing or differing_keys[:4]
 
 
 def _same_component(one: Any, other: Any) -> bool:

@@ -27,15 +27,14 @@ def check(config: Mapping[str, Any], model: Model) -> None:
         ]
         raise ZooError(
             f"objective={name} trains arch={objective.serves}, not arch={config['arch']['name']}:"
-            " choose"
-            f" objective={' or '.join(fitting)}, or arch={objective.serves}"
+            f" choose objective={' or '.join(fitting)}, or arch={objective.serves}"
         )
     vocab = config["arch"]["vocab"]
     if model.head.width != vocab or not getattr(model.head, "of_tokens", True):
         raise ZooError(
             f"objective={name} needs a logit for each of {vocab} tokens, and"
-            f" head={config['head']['name']} gives"
-            f" {model.head.width} other numbers: choose head=linear or head=transform"
+            f" head={config['head']['name']} gives {model.head.width} other numbers: choose"
+            " head=linear or head=transform"
         )
     if vocab < tokenizer.vocab + objective.extra:
         more = f" ids and the {objective.extra} more of objective={name}" if objective.extra else ""

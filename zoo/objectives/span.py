@@ -46,9 +46,8 @@ class SpanCorruption(EncoderDecoderObjective):
         if not spans or self.targets > length:
             raise ZooError(
                 f"objective.density={density} leaves no room in blocks of loader.length={length},"
-                " which would have"
-                f" {self.targets} targets: choose a lower density, a longer objective.mean_span or"
-                " longer blocks"
+                f" which would have {self.targets} targets: choose a lower density, a longer"
+                " objective.mean_span or longer blocks"
             )
         self.labelled_fraction = self.targets / (self.inputs + self.targets)
         self.sentinel = self.start + 1  # the first of them
