@@ -1,7 +1,8 @@
-"""From a study to its arms: every combination that the design asks for, each checked before the first run."""
+"""Make the arms of a study: every combination its design asks for, each checked before it runs."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import xor
-from typing import Any
+from typing import NamedTuple
 
 from ablations.study import Study, merged
 from zoo import config as configuration
@@ -21,96 +22,124 @@ Levels = dict[str, str]  # factor -> the name of its choice
 
 @dataclass(frozen=True)
 class Arm:
-    name: str  # as it is written
+    """One of the variants that a study compares. Its fields are the columns of study.json."""
+
+    name: str  # as the user wrote it
     folder: str  # below the study's
-    words: list[str]  # all that its runs are told, but for the seed
+    words: list[str]  # the overrides of its runs, without the seed
     levels: Levels
-    differs: list[str]  # from the baseline
-    matched: str = ""  # what was changed so that budgets match
+    differs: list[str]  # its overrides that the baseline does not have
+    matched: str = ""  # the option that was changed to match budgets
+
+
+class _Combination(NamedTuple):
+    """An arm of the design, before it has a folder."""
+
+    name: str
+    levels: Levels
+    overrides: list[str]
 
 
 def arms(study: Study) -> list[Arm]:
-    """The arms of a study, the one that the others are compared with first. Raises ZooError for a design that has none."""
-    if study.design == "arms":
-        named = [(name, {"arm": name}, words) for name, words in study.arms.items()]
-    else:
-        axes = _axes(study)
-        named = [
-            (
-                name,
-                levels,
-                [
-                    word
-                    for factor, choice in levels.items()
-                    for word in study.factors[factor][choice]
-                ],
-            )
-            for name, levels in _designs(study.design, axes)
-        ]
-    told = [
-        (name, levels, merged(study.baseline, study.common, words)) for name, levels, words in named
+    """The arms of a study, the baseline first. Raises ZooError for a design that has none."""
+    designed = list(_combinations(study))
+    allowed = [
+        arm
+        for arm in designed
+        if not any(set(rule) <= set(arm.overrides) for rule in study.constraints)
     ]
-    kept = [
-        arm for arm in told if not any(set(words) <= set(arm[2]) for words in study.constraints)
-    ]
-    words = {word for _, _, words in told for word in words}
-    for word in (word for rule in study.constraints for word in rule):
-        if word not in words:
-            raise ZooError(
-                f"study {study.name}: constraints: no arm is told {word}{did_you_mean(word, sorted(words))}"
-            )
-    if told and told[0] not in kept:
-        raise ZooError(
-            f"study {study.name}: the constraints rule out the baseline: {' '.join(told[0][2])}"
-        )
-    if study.design == "fractional" and len(kept) < len(told):
-        raise ZooError(
-            f"study {study.name}: constraints take runs out of a fraction, which would confound effects:"
-            " use design: factorial"
-        )
-    if len(kept) < 2:
+    _check_constraints(study, designed, allowed)
+    if len(allowed) < 2:
         source = "arms" if study.design == "arms" else "factors"
+        number = "1 arm" if len(allowed) == 1 else f"{len(allowed)} arms"
         raise ZooError(
-            f"study {study.name} is empty: {study.design} over these {source} leaves {len(kept)} arms, and a"
-            " comparison needs two"
+            f"study {study.name} is empty: {study.design} over these {source} leaves {number}, and"
+            " a comparison needs two"
         )
-    names = [name for name, _, _ in kept]
-    if odd := [name for name in names if re.search(r"[\x00-\x1f\x7f]", name)]:
-        raise ZooError(
-            f"study {study.name}: the name {odd[0]!r} has a line break or another control character: leave it out"
-        )
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ZooError(
-            f"study {study.name} has two arms of the name {twice[0]!r}: name the choices"
-        )
-    found = [
-        Arm(name, folder, words, levels, _differs(words, kept[0][2]))
-        for (name, levels, words), folder in zip(kept, folders(names), strict=True)
+    names = [arm.name for arm in allowed]
+    _check_names(study, names)
+    base = allowed[0].overrides
+    return [
+        Arm(arm.name, folder, arm.overrides, arm.levels, _differs(arm.overrides, base))
+        for arm, folder in zip(allowed, folders(names), strict=True)
     ]
-    for arm in study.expected:
-        if arm not in [arm.name for arm in found]:
+
+
+def _combinations(study: Study) -> Iterator[_Combination]:
+    if study.design == "arms":
+        for name, overrides in study.arms.items():
+            all_overrides = merged(study.baseline, study.common, overrides)
+            yield _Combination(name, {"arm": name}, all_overrides)
+        return
+    for name, levels in _designs(study.design, _axes(study)):
+        chosen = [study.factors[factor][choice] for factor, choice in levels.items()]
+        yield _Combination(name, levels, merged(study.baseline, study.common, *chosen))
+
+
+def _check_constraints(
+    study: Study, designed: Sequence[_Combination], allowed: Sequence[_Combination]
+) -> None:
+    known = sorted({override for arm in designed for override in arm.overrides})
+    for override in itertools.chain.from_iterable(study.constraints):
+        if override not in known:
             raise ZooError(
-                f"study {study.name}: expected.{arm}: no such arm{did_you_mean(arm, [arm.name for arm in found])}"
+                f"study {study.name}: constraints: no arm has {override}"
+                f"{did_you_mean(override, known)}"
             )
-    return found
+    if designed and designed[0] not in allowed:
+        raise ZooError(
+            f"study {study.name}: the constraints rule out the baseline:"
+            f" {' '.join(designed[0].overrides)}"
+        )
+    if study.design == "fractional" and len(allowed) < len(designed):
+        raise ZooError(
+            f"study {study.name}: constraints take runs out of a fraction, which would confound"
+            " effects: use design: factorial"
+        )
+
+
+def _check_names(study: Study, names: Sequence[str]) -> None:
+    for name in names:
+        if re.search(r"[\x00-\x1f\x7f]", name):
+            raise ZooError(
+                f"study {study.name}: the name {name!r} has a line break or another control"
+                " character: leave it out"
+            )
+    for name in names:
+        if names.count(name) > 1:
+            raise ZooError(
+                f"study {study.name} has two arms of the name {name!r}: name the choices"
+            )
+    for name in study.expected:
+        if name not in names:
+            raise ZooError(
+                f"study {study.name}: expected.{name}: no such arm{did_you_mean(name, names)}"
+            )
 
 
 def _axes(study: Study) -> list[list[Levels]]:
-    """What varies by itself: a factor, or several that vary together; each as its levels, the baseline's first."""
-    together = {factor: pair for pair in study.pairs for factor in pair}
-    groups = [together.get(factor, [factor]) for factor in study.factors]
-    unique = [group for number, group in enumerate(groups) if group not in groups[:number]]
-    return [
-        [
-            dict(zip(group, level, strict=True))
-            for level in zip(*(study.factors[name] for name in group), strict=True)
-        ]
-        for group in unique
-    ]
+    """What varies independently: a factor, or several that vary together.
+
+    Each axis has its levels, that of the baseline first.
+    """
+    pair_of = {factor: pair for pair in study.pairs for factor in pair}
+    axes: list[list[str]] = []
+    for factor in study.factors:
+        axis = pair_of.get(factor, [factor])
+        if axis not in axes:
+            axes.append(axis)
+    return [_axis_levels(study, axis) for axis in axes]
+
+
+def _axis_levels(study: Study, axis: Sequence[str]) -> list[Levels]:
+    choices = zip(*(study.factors[factor] for factor in axis), strict=True)
+    return [dict(zip(axis, level, strict=True)) for level in choices]
 
 
 def _designs(design: str, axes: list[list[Levels]]) -> Iterator[tuple[str, Levels]]:
-    first, last = ([axis[end] for axis in axes] for end in (0, -1))
+    """The name and the levels of each arm."""
+    first = [axis[0] for axis in axes]
+    last = [axis[-1] for axis in axes]
     if design == "one_at_a_time":
         yield _named(first[0]) if len(axes) == 1 else "baseline", _union(first)
         for number, axis in enumerate(axes):
@@ -124,27 +153,30 @@ def _designs(design: str, axes: list[list[Levels]]) -> Iterator[tuple[str, Level
         yield "0 baseline", _union(first)
         for number, level in enumerate(last, 1):
             yield f"{number} {_named(level)}", _union([*last[:number], *first[number:]])
-    else:
-        if design == "fractional" and any(len(axis) != 2 for axis in axes):
-            raise ZooError(
-                "a fractional design needs factors of two choices each: use design: factorial"
-            )
-        rows = (
-            fraction(len(axes))
-            if design == "fractional"
-            else itertools.product(*(range(len(axis)) for axis in axes))
-        )
-        for row in rows if axes else ():
-            levels = [axis[which] for axis, which in zip(axes, row, strict=True)]
+    elif axes:
+        for row in _rows(design, axes):
+            levels = [axis[place] for axis, place in zip(axes, row, strict=True)]
             yield " ".join(map(_named, levels)) if any(row) else "baseline", _union(levels)
 
 
-def generators(factors: int) -> tuple[int, list[tuple[int, ...]]]:
-    """How many factors are free in a fractional design, and of which of these each other factor is the sum (mod 2).
+def _rows(design: str, axes: list[list[Levels]]) -> Iterable[tuple[int, ...]]:
+    """Which level of each axis, for each arm of a factorial design or a fraction of it."""
+    if design == "factorial":
+        return itertools.product(*(range(len(axis)) for axis in axes))
+    if any(len(axis) != 2 for axis in axes):
+        raise ZooError(
+            "a fractional design needs factors of two choices each: use design: factorial"
+        )
+    return fraction(len(axes))
 
-    Below five, all are free. Then, a single other factor is the sum of all the free ones (from five, resolution V); several are
-    sums of odd numbers of three or more, so that every word of the defining relation is even, and none has two letters:
-    resolution IV.
+
+def generators(factors: int) -> tuple[int, list[tuple[int, ...]]]:
+    """The number of free factors of a fractional design, and the generators of the others.
+
+    A generator names the free factors whose sum (mod 2) gives a factor. Below five, all factors
+    are free. From five, a single other factor is the sum of all the free ones (at five,
+    resolution V). Several others are sums of odd numbers of three or more, so that every word of
+    the defining relation has an even length, and none has two letters: resolution IV.
     """
     if factors < 5:
         return factors, []
@@ -158,18 +190,22 @@ def generators(factors: int) -> tuple[int, list[tuple[int, ...]]]:
 
 
 def fraction(factors: int) -> list[tuple[int, ...]]:
-    """The runs of a two-level design as 0 and 1, all of them or a fraction of resolution IV or more; the first is all 0."""
+    """The runs of a two-level design as 0 and 1, the first all 0.
+
+    It is the full design, or a fraction of resolution IV or more.
+    """
     free, sums = generators(factors)
-    return [
-        (*row, *(reduce(xor, (row[place] for place in places)) for places in sums))
-        for row in itertools.product((0, 1), repeat=free)
-    ]
+    runs = []
+    for row in itertools.product((0, 1), repeat=free):
+        generated = [reduce(xor, (row[factor] for factor in factors)) for factors in sums]
+        runs.append((*row, *generated))
+    return runs
 
 
 def resolution(factors: int) -> int | None:
-    """The length of the shortest word of the defining relation; None where nothing is confounded."""
+    """The length of the shortest word of the defining relation; None if nothing is confounded."""
     free, sums = generators(factors)
-    words = [frozenset(places) | {free + number} for number, places in enumerate(sums)]
+    words = [frozenset(factors) | {free + number} for number, factors in enumerate(sums)]
     products = (
         reduce(frozenset.symmetric_difference, some)
         for size in range(1, len(words) + 1)
@@ -178,48 +214,47 @@ def resolution(factors: int) -> int | None:
     return min(map(len, products), default=None)
 
 
-def checked(study: Study, found: Sequence[Arm], extra: Sequence[str] = ()) -> list[Config]:
-    """Each arm's configuration. Raises ZooError naming the arm that cannot run, or that is another one once more."""
+def checked(study: Study, arms: Sequence[Arm], extra: Sequence[str] = ()) -> list[Config]:
+    """Compose each arm's configuration.
+
+    Raises ZooError for an arm that cannot run, or that is the same run as another.
+    """
     from zoo.training import preflight
 
     configs: list[Config] = []
-    known: dict[str, str] = {}
+    names: dict[str, str] = {}
     with configuration.composing() as compose:
-        for arm in found:
-            with naming(arm):
+        for arm in arms:
+            with errors_of(arm):
                 config = compose([*arm.words, *extra])
                 preflight.refuse_meaningless(config)
+            configs.append(config)
             for group in ("data", "tokenizer"):
-                if config[group] != (configs or [config])[0][group]:
+                if config[group] != configs[0][group]:
                     raise ZooError(
-                        f"study {study.name}: arms {found[0].name} and {arm.name} differ in their {group}: their"
-                        " losses are of different things, not to be compared"
+                        f"study {study.name}: arms {arms[0].name} and {arm.name} differ in their"
+                        f" {group}: their losses are not comparable"
                     )
-            same = known.setdefault(repr(config), arm.name)
+            same = names.setdefault(repr(config), arm.name)
             if same != arm.name:
                 raise ZooError(
-                    f"study {study.name}: arms {same} and {arm.name} are the same run: leave one out"
+                    f"study {study.name}: arms {same} and {arm.name} are the same run: leave one"
+                    " out"
                 )
-            configs.append(config)
     return configs
 
 
-class naming:
-    """Says of which arm a mistake is."""
-
-    def __init__(self, arm: Arm) -> None:
-        self.arm = arm
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, ZooError):
-            raise ZooError(f"arm {self.arm.name}: {error}") from error
+@contextlib.contextmanager
+def errors_of(arm: Arm) -> Iterator[None]:
+    """Name the arm in the message of a ZooError."""
+    try:
+        yield
+    except ZooError as error:
+        raise ZooError(f"arm {arm.name}: {error}") from error
 
 
-def with_words(arm: Arm, words: Iterable[str], matched: str) -> Arm:
-    return replace(arm, words=merged(arm.words, list(words)), matched=matched)
+def with_overrides(arm: Arm, overrides: Sequence[str], matched: str) -> Arm:
+    return replace(arm, words=merged(arm.words, overrides), matched=matched)
 
 
 def _union(levels: Iterable[Levels]) -> Levels:
@@ -227,32 +262,33 @@ def _union(levels: Iterable[Levels]) -> Levels:
 
 
 def _named(level: Mapping[str, str]) -> str:
-    """A choice by its own words, or where it has another name, by its factor and that."""
+    """Name a choice by its own override; one with another name, by its factor and that name."""
     return " ".join(
         choice if "=" in choice else f"{factor}={choice}" for factor, choice in level.items()
     )
 
 
-def _differs(words: Sequence[str], base: Sequence[str]) -> list[str]:
-    keys = {word.split("=", 1)[0] for word in words}
-    gone = [f"no {word}" for word in base if word.split("=", 1)[0] not in keys]
-    return [word for word in words if word not in base] + gone
+def _differs(overrides: Sequence[str], base: Sequence[str]) -> list[str]:
+    keys = {override.split("=", 1)[0] for override in overrides}
+    added = [override for override in overrides if override not in base]
+    removed = [f"no {override}" for override in base if override.split("=", 1)[0] not in keys]
+    return added + removed
 
 
 def folders(names: Sequence[str]) -> list[str]:
-    """A folder's name for each of these names, distinct also where a file system does not tell case."""
-    told = [safe(name) for name in names]
-    plain = [folder.casefold() for folder in told]
+    """A folder name for each name, distinct also on a file system that ignores case."""
+    plain = [safe(name) for name in names]
+    folded = [folder.casefold() for folder in plain]
     return [
         folder
-        if folder and plain.count(folder.casefold()) == 1
+        if folder and folded.count(folder.casefold()) == 1
         else f"{folder[:72]}_{_digest(name)}"
-        for name, folder in zip(names, told, strict=True)
+        for name, folder in zip(names, plain, strict=True)
     ]
 
 
 def safe(name: str) -> str:
-    """A name that any file system takes, and Hydra between quotes."""
+    """A name that any file system takes, and that Hydra takes between quotes."""
     safe = re.sub(r"[^\w.+=,-]+", "_", name, flags=re.ASCII).strip("_.")
     return safe if len(safe) <= 80 else f"{safe[:72]}_{_digest(name)}"
 

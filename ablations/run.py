@@ -1,6 +1,7 @@
-"""`python -m ablations.run study=norm`: a study, from its plan to its runs; plan_only=true stops before the first.
+"""Run a study, from its plan to its report: `python -m ablations.run study=norm`.
 
-Without a study, `python -m ablations.run norm=layer,rms seed=0,1,2` is one run for each combination, then a table of the arms.
+With plan_only=true it stops before the first run. Without a study,
+`python -m ablations.run norm=layer,rms seed=0,1,2` runs each combination, then compares the arms.
 """
 
 from __future__ import annotations
@@ -25,33 +26,36 @@ from zoo.training import preflight
 from zoo.utils import extras, tables
 from zoo.utils.progress import doing
 
-ASKS = ("plan_only=", "wandb_sweep=", "accept=")  # of a line's words, what is about this one start
+ONCE = ("plan_only=", "wandb_sweep=", "accept=")  # overrides about this one start of the command
 KEYS = ("study", "plan_only", "wandb_sweep", "accept", "arm", "seed")
 HELP = """\
-Ask what a component is worth, and how sure that is:
+Measure what a component is worth, and how certain that is:
 
     python -m ablations.run study=norm
 
-== The studies that are there (conf/study/NAME.yaml; study=FILE.yaml is yours) ==
+== Studies (conf/study/NAME.yaml; study=FILE.yaml is one of your own) ==
 {studies}
 
-== What can be said beside ==
-plan_only=true                  what would run, its budgets, hours and power; then stop (without study=, runs and costs)
-seeds=10 margin=0.02            another number of seeds, another difference that does not matter; so for each key of a study:
+== Other options ==
+plan_only=true                  show what would run, its budgets, hours and power, and stop
+seeds=10 margin=0.02            other seeds, another margin; likewise each key of a study:
                                 {keys}
-trainer.max_steps=500           what every run is told, as for zoo.train
+trainer.max_steps=500           an override of every run, as for zoo.train
 hydra/launcher=joblib           several runs at once; also submitit_local, submitit_slurm
-hydra.sweep.dir=FOLDER          where the runs and the report go, instead of studies/NAME_HASH
-logger=wandb                    the runs and the report in Weights & Biases, too
-accept=MODULE                   judge runs although the source of this module differs between them, which the report then says
-wandb_sweep=FILE                write the runs as a sweep for its agents, each of which adds arm=NAME seed=N; then stop
+hydra.sweep.dir=FOLDER          the folder of the runs and the report, instead of studies/NAME_HASH
+logger=wandb                    log the runs and the report to Weights & Biases, too
+accept=MODULE                   compare runs although the source of this module differs between
+                                them; the report says so
+wandb_sweep=FILE                write the runs as a W&B sweep, whose agents add arm=NAME seed=N;
+                                then stop
 
-The same line again goes on with what is left. Without study=, each combination is a run, and a table compares them:
+Run the same command to continue a study that was stopped. Without study=, each combination is a
+run, and a table compares them:
 
     python -m ablations.run norm=layer,rms seed=0,1,2
 
-python -m ablations.report DIR  the report of a study's or a sweep's folder, again
-python -m zoo.train --help      what a run can be told
+python -m ablations.report DIR  write the report of a study's or a sweep's folder again
+python -m zoo.train --help      the options of a run
 """
 
 
@@ -73,7 +77,7 @@ def main() -> None:
         if word.split("=", 1)[0] in (*KEYS, *studies.field_names()) and not word.startswith(
             ("plan_only=", "seed=")
         ):
-            raise ZooError(f"{word} is about a study: give study=NAME or study=FILE.yaml beside it")
+            raise ZooError(f"{word} is an option of a study: add study=NAME or study=FILE.yaml")
     sys.argv[1:] = [word for word in sys.argv[1:] if not word.startswith("plan_only=")]
     folder = override_grammar.given("hydra.sweep.dir", arguments.overrides)
     if folder is None:
@@ -81,7 +85,8 @@ def main() -> None:
         sys.argv.append(f"hydra.sweep.dir={folder}")
     if (Path(folder) / "study.json").exists():
         raise ZooError(
-            f"{folder} holds a study, whose report a sweep would not be in: choose another hydra.sweep.dir"
+            f"{folder} holds a study, whose report would not include a sweep: choose another"
+            " hydra.sweep.dir"
         )
     sys.argv[1:1] = [] if arguments.multirun else ["-m"]
     arguments = train.asked()
@@ -91,7 +96,7 @@ def main() -> None:
         return
     try:
         train.launch(arguments)
-    finally:  # a failing job ends the process with its error, after the others have finished
+    finally:  # a failed job ends the process, after the others have finished
         if Path(folder).is_dir():
             from ablations import report
 
@@ -99,29 +104,31 @@ def main() -> None:
 
 
 def study(arguments: Namespace) -> int:
-    """Plan, show, run; gives the exit code."""
+    """Plan a study, show the plan, run it and write the report. Returns the exit code."""
     with doing("loading torch"):
         from ablations import plan, report, results, scheduler, specification, wandb_sweep
         from ablations import study as studies
         from ablations.results import sources
 
     if train.only_asks(arguments):
-        raise ZooError("a study has many configurations: plan_only=true shows what differs in them")
-    told, hydra, common = _sorted(arguments.overrides)
-    name, folder = told.pop("study"), override_grammar.given("hydra.sweep.dir", arguments.overrides)
-    sweep, arm, seed = told.pop("wandb_sweep", None), told.pop("arm", None), told.pop("seed", "")
-    accepted = told.pop("accept", None)
-    only = _plan_only(told.pop("plan_only", None))
+        raise ZooError("a study has many configurations: plan_only=true shows their differences")
+    options, hydra, common = _sorted(arguments.overrides)
+    name = options.pop("study")
+    folder = override_grammar.given("hydra.sweep.dir", arguments.overrides)
+    sweep = options.pop("wandb_sweep", None)
+    arm, seed = options.pop("arm", None), options.pop("seed", "")
+    accepted = options.pop("accept", None)
+    only = _plan_only(options.pop("plan_only", None))
     place = Path(arguments.config_dir).resolve() if arguments.config_dir else None
     loaded = studies.load(
         name,
-        {key: studies.parse_value(value) for key, value in told.items()},
+        {key: studies.parse_value(value) for key, value in options.items()},
         [place] if place else [],
     )
     loaded = replace(loaded, common=studies.merged(loaded.common, common))
     console, notes = tables.console(), list[str]()
     extra = [f"hydra.searchpath=[file://{place}]"] if place else []
-    with doing("planning: the models are made, without content, and matched"):
+    with doing("planning: building the models without weights, and matching budgets"):
         planned = plan.make(loaded, Path(folder) if folder else None, notes, extra)
     flags = ["--config-dir", str(place)] if place else []
     one = planned if arm is None else wandb_sweep.only(planned, arm, seed)
@@ -131,16 +138,17 @@ def study(arguments: Namespace) -> int:
         notes += specification.foreseen(planned, specification.read(planned.folder))
         plan.show(planned, console, notes)
     if sweep is not None:
-        again = [word for word in arguments.overrides if not word.startswith(ASKS)]
+        again = [word for word in arguments.overrides if not word.startswith(ONCE)]
         wandb_sweep.write(planned, [*again, *flags], Path(sweep))
         console.print(
             Text(
-                f"wandb sweep {shlex.quote(sweep)} makes a sweep of it, whose agents run the study"
+                f"Run wandb sweep {shlex.quote(sweep)} to create the sweep, whose agents run the study"
             )
         )
     if only or sweep is not None:
         return 0
-    if not any(word.startswith("hydra/launcher=") for word in hydra):  # else other machines run it
+    has_launcher = any(word.startswith("hydra/launcher=") for word in hydra)
+    if not has_launcher:  # else other machines may run it
         for config in planned.configs:
             preflight.refuse_impossible(config)
     for note in scheduler.prepare(planned):
@@ -148,21 +156,19 @@ def study(arguments: Namespace) -> int:
     try:
         failed = scheduler.execute(one, hydra, flags)
     except (SystemExit, KeyboardInterrupt) as stop:
-        console.print(Text("\nstopped; the same line goes on with what is left"))
-        return (
-            train.INTERRUPTED
-            if isinstance(stop, KeyboardInterrupt)
-            else stop.code
-            if isinstance(stop.code, int)
-            else 1
-        )
+        console.print(Text("\nStopped. Run the same command to continue."))
+        if isinstance(stop, KeyboardInterrupt):
+            return train.INTERRUPTED
+        return stop.code if isinstance(stop.code, int) else 1
     if failed:
+        number = "1 run" if failed == 1 else f"{failed} runs"
         console.print(
             Text(
-                f"{failed} runs failed: each folder's summary.json and log.txt say why; the same line tries again"
+                f"{number} failed: see summary.json and log.txt in the folder of each. Run the same"
+                " command to try again."
             )
         )
-    if one is not planned:  # the study's own line, once more, ends with the report
+    if one is not planned:  # an agent's run; the study's own command writes the report
         return int(failed > 0)
     if accepted is not None:
         sources.accept(results.load(planned.folder), accepted)
@@ -182,7 +188,7 @@ def _plan_only(value: str | None) -> bool:
 
 
 def _show_sweep(arguments: Namespace) -> None:
-    """Print the runs of a sweep, and what each would cost."""
+    """Print the runs of a sweep, and what each would cost. Starts none."""
     from ablations.matching import measured
 
     jobs = list(configuration.jobs(arguments))
@@ -190,28 +196,29 @@ def _show_sweep(arguments: Namespace) -> None:
     table.add_column("run", overflow="fold")
     for column in ("parameters", "FLOPs per token", "tokens"):
         table.add_column(column, justify="right", no_wrap=True)
-    for told, config in jobs:
+    for overrides, config in jobs:
         cost = measured(config)
-        run = " ".join(word for word in told if not word.startswith("hydra."))
+        run = " ".join(word for word in overrides if not word.startswith("hydra."))
         table.add_row(
             Text(run), *(f"{cost[unit]:,}" for unit in ("parameters", "flops_per_token", "tokens"))
         )
     tables.show(table)
+    number = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
     tables.console().print(
         Text(
-            f"{len(jobs)} runs, of which none has begun. No study plans them: with study=NAME, seeds,"
-            " margin and power are fixed before."
+            f"{number}, not started. No study plans them: study=NAME fixes seeds, margin and power"
+            " in advance."
         )
     )
 
 
-def _help(places: list[Path]) -> str:
+def _help(folders: list[Path]) -> str:
     from ablations import study as studies
 
     found = [
         studies.load(str(path))
-        for place in (configuration.CONF, *places)
-        for path in sorted(place.glob("study/*.yaml"))
+        for folder in (configuration.CONF, *folders)
+        for path in sorted(folder.glob("study/*.yaml"))
     ]
     keys = textwrap.fill(", ".join(studies.field_names()), 92, subsequent_indent=" " * 32)
     return HELP.format(
@@ -220,31 +227,31 @@ def _help(places: list[Path]) -> str:
 
 
 def _sorted(overrides: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
-    """What a command line says of the study, what of Hydra (its launcher), and what of every run."""
+    """Sort overrides into those of the study, of Hydra (its launcher), and of every run."""
     from ablations import study as studies
 
-    told: dict[str, str] = {}
+    options: dict[str, str] = {}
     hydra, common = [], []
     for word in overrides:
         key, _, value = word.partition("=")
         if key == "seed" and not any(other.startswith("arm=") for other in overrides):
-            raise ZooError(f"{word}: a study has several, as in seeds=5 or seeds=[0,1,2]")
+            raise ZooError(f"{word}: a study has several seeds, as in seeds=5 or seeds=[0,1,2]")
         if key == "hydra/launcher":
             extras.need_launcher(value)
         if key == "arm":
-            told[key] = value  # as it is written
+            options[key] = value  # as it is written
         elif key in (*KEYS, *studies.field_names()):
-            told[key] = value.strip("'\"")
+            options[key] = value.strip("'\"")
         elif key.startswith("hydra"):
             hydra += [word] if key != "hydra.sweep.dir" else []
         else:
             _refuse_misspelt(key, word, [*KEYS, *studies.field_names()])
             common.append(word)
-    return told, hydra, common
+    return options, hydra, common
 
 
 def _refuse_misspelt(key: str, word: str, keys: list[str]) -> None:
-    """A word that is nothing of a run's is a study's, where that is what it is nearest to."""
+    """Refuse an unknown override whose nearest match is a key of a study."""
     groups = [*configuration.menu(), "seed", "resume", "changing"]
     if not key.isidentifier() or key in groups:
         return

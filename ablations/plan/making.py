@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ablations import design
-from ablations.design import Arm
-from ablations.matching import match
+from ablations.matching import Matched, match
 from ablations.plan.jobs import Plan
 from ablations.study import Study
-from zoo.config import Config
 from zoo.config.overrides import typed
 from zoo.errors import ZooError
 from zoo.utils import files
@@ -36,18 +34,24 @@ def make(
             " compared on it"
         )
     arms = design.arms(study)
-    arms, configs, costs = match(study, arms, design.checked(study, arms, extra))
-    _check_grid(study, arms, configs)
+    matched = match(study, arms, design.checked(study, arms, extra))
+    _check_grid(study, matched)
     if notes is not None:
         notes += _warnings(study)
     folder = folder or Path("studies") / f"{design.safe(study.name)}_{study.key[:8]}"
-    return Plan(study, folder, arms, configs, costs)
+    return Plan(
+        study,
+        folder,
+        [each.arm for each in matched],
+        [each.config for each in matched],
+        [each.cost for each in matched],
+    )
 
 
-def _check_grid(study: Study, arms: Sequence[Arm], configs: Sequence[Config]) -> None:
+def _check_grid(study: Study, matched: Sequence[Matched]) -> None:
     for option in study.tune.grid if study.tune else ():
         group, _, name = option.rpartition(".")
-        for arm, config in zip(arms, configs, strict=True):
+        for arm, config, _ in matched:
             if name not in config.get(group, {}):
                 raise ZooError(f"arm {arm.name}: tune.grid: no option {option}")
 

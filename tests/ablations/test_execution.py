@@ -38,7 +38,7 @@ def in_process(*arguments: str, fresh: bool = False) -> Process:
     return start(line, fresh, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_a_study_runs_and_the_same_line_again_runs_nothing(
+def test_same_command_again_runs_nothing(
     study: Study, ablate: Ablate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     word = study()
@@ -127,7 +127,7 @@ def test_what_fails_or_diverges_is_told_and_the_rest_goes_on(
         "good/seed_0": "finished",
     }
     out = capsys.readouterr().out
-    assert "1 runs failed" in out
+    assert "1 run failed" in out
     assert "1 diverged" in out
     before = summaries("here")
     assert ablate(word, "hydra.sweep.dir=here") == 1
@@ -216,14 +216,14 @@ def test_a_sweep_without_a_study_shows_its_runs_and_none_begins(
         sys, "argv", ["ablations.run", *words, "norm=layer,rms", "seed=0,1", "plan_only=true"]
     )
     run.main()
-    assert "4 runs, of which none has begun" in " ".join(capsys.readouterr().out.split())
+    assert "4 runs, not started." in " ".join(capsys.readouterr().out.split())
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (["seeds=3"], "seeds=3 is about a study: give study=NAME"),
+        (["seeds=3"], "seeds=3 is an option of a study: add study=NAME"),
         (["plan_only=perhaps"], "plan_only must be true or false"),
         (["hydra.sweep.dir=sweep"], "sweep/0 already holds a run"),
         (["hydra.sweep.dir=planned"], "planned holds a study"),
@@ -247,7 +247,7 @@ def test_a_study_that_diverges_has_not_failed(study: Study, ablate: Ablate) -> N
     assert ablate(word) == 0
 
 
-def test_killed_at_any_point_it_goes_on(study: Study, ablate: Ablate) -> None:
+def test_killed_study_resumes(study: Study, ablate: Ablate) -> None:
     trainer = ["trainer.max_steps=400", "trainer.checkpoint_every=20", "trainer.eval_every=400"]
     words = [study(seeds=1), "hydra.sweep.dir=here", *trainer]
     process = in_process(*words)
@@ -284,7 +284,7 @@ def test_two_processes_share_a_study(study: Study) -> None:
         ) == 1, "run once"
 
 
-def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
+def test_ctrl_c_says_how_to_continue(study: Study) -> None:
     process = in_process(
         study(seeds=1), "hydra.sweep.dir=here", "trainer.max_steps=5000", fresh=True
     )
@@ -298,7 +298,7 @@ def test_stopped_by_ctrl_c_it_says_how_to_go_on(study: Study) -> None:
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=100)[0]
     assert process.returncode == 130, said
-    assert "the same line goes on with what is left" in said
+    assert "Stopped. Run the same command to continue." in said
     assert {run["status"] for place, run in summaries("here").items() if "/seed_" in place} == {
         "interrupted"
     }
@@ -395,7 +395,7 @@ def test_other_code_is_said_and_another_configuration_refused(
     [
         (["study=smoek"], "no study 'smoek': did you mean 'smoke'?"),
         (["study=nowhere.yaml"], "no study 'nowhere.yaml': No such file"),
-        (["study=smoke", "seed=0"], "seed=0: a study has several, as in seeds=5"),
+        (["study=smoke", "seed=0"], "seed=0: a study has several seeds, as in seeds=5"),
         (["study=smoke", "design=ladr"], "did you mean 'ladder'?"),
         (
             ["study=smoke", "arch.dmi=3"],
