@@ -316,7 +316,7 @@ def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, told: str) -> N
     [
         (
             ["plan", "model=gpt2", "gpus=64", "tokens=1T"],
-            ["memory a GPU", "days", "assuming that", "overlap"],
+            ["memory per GPU", "days", "assuming that", "overlap"],
         ),
         (
             ["plan", "gpus=64", "trainer.devices=64"],

@@ -34,5 +34,5 @@ def test_nor_does_the_loss() -> None:
     torch._dynamo.reset()
     model, ids = made(("ffn", {"name": "swiglu"})), tokens()
     read = partial(loss.summed_nats, labels=ids.flatten(), ignore=IGNORE, smoothing=0.1)
-    whole = torch.compile(model, backend="eager", fullgraph=True)(ids, read=read)
-    torch.testing.assert_close(whole, model(ids, read=read))
+    whole = torch.compile(model, backend="eager", fullgraph=True)(ids, head_fn=read)
+    torch.testing.assert_close(whole, model(ids, head_fn=read))

@@ -13,7 +13,7 @@ UNWRITTEN = "_forward_unimplemented"  # what torch calls the forward of a module
 CONTRACTS: dict[str, tuple[str, ...]] = {
     "arch": (
         "(parts)",
-        "forward(tokens, padding_mask, read=, trace=)",
+        "forward(tokens, padding_mask, head_fn=, trace=)",
         "family",
         "stacks",
         "limit",

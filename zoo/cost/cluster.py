@@ -13,8 +13,10 @@ from zoo.cost.cluster_plan import Plan
 from zoo.errors import ZooError
 
 RESERVED = 0.08  # of a GPU's memory: CUDA's context, NCCL's buffers, fragments
-TOKENS_A_PARAMETER = 20  # Hoffmann et al. 2022
-UPDATE = 7  # numbers read or written a parameter in AdamW's step: w, g, m, v read; w, m, v written
+TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022
+UPDATE = (
+    7  # numbers read or written per parameter in AdamW's step: w, g, m, v read; w, m, v written
+)
 BYTES = {  # of a weight (and of what the optimiser keeps of it), its gradient, and of what is computed with
     "32-true": (4, 4, 4),
     "bf16-mixed": (4, 4, 2),
@@ -31,8 +33,8 @@ class Figures:
     states: int  # numbers that the optimiser keeps between steps
     outer: int  # parameters outside the blocks: embedding, head
     block: int  # parameters of the largest block
-    flops: float  # a token, forward and backward
-    length: int  # tokens a sequence
+    flops: float  # per token, forward and backward
+    length: int  # tokens per sequence
     stream: float  # bytes of the residual stream
     residuals: int  # sublayers that add to it
     kept: float  # bytes that all blocks keep
@@ -74,7 +76,7 @@ def available(plan: Plan) -> float:
 
 
 def helps(figures: Figures, plan: Plan) -> Iterator[tuple[str, float]]:
-    """The words that would each need less memory, and the bytes a GPU that then are needed."""
+    """The overrides that would each need less memory, and the bytes per GPU that are then needed."""
     now, tried = (
         sum(memory(figures, plan).values()),
         {
@@ -143,7 +145,7 @@ def step(figures: Figures, plan: Plan) -> dict[str, float]:
 
 
 def _bandwidth(plan: Plan, ranks: int, apart: int) -> float:
-    """Bytes a second of a ring of GPUs, each so far `apart` from the next: NVLink's, or that of a node's network cards."""
+    """Bytes per second of a ring of GPUs, each so far `apart` from the next: NVLink's, or that of a node's network cards."""
     near = max(1, plan.node // apart)
     link = plan.device.link
     if ranks > near:
@@ -153,18 +155,18 @@ def _bandwidth(plan: Plan, ranks: int, apart: int) -> float:
 
 def of(figures: Figures, plan: Plan) -> dict[str, Any]:
     """The whole plan, in bytes, seconds, days and GPU hours, with what was assumed."""
-    parts, a_step = memory(figures, plan), step(figures, plan)
-    tokens = plan.tokens or TOKENS_A_PARAMETER * figures.parameters
-    seconds = tokens / a_step["tokens"] * a_step["seconds"]
+    parts, step_cost = memory(figures, plan), step(figures, plan)
+    tokens = plan.tokens or TOKENS_PER_PARAMETER * figures.parameters
+    seconds = tokens / step_cost["tokens"] * step_cost["seconds"]
     return {
         "memory": parts,
         "memory_bytes": sum(parts.values()),
         "available_bytes": available(plan),
-        "step": a_step,
-        "steps": math.ceil(tokens / a_step["tokens"]),
+        "step": step_cost,
+        "steps": math.ceil(tokens / step_cost["tokens"]),
         "tokens": tokens,
         "flops": tokens * figures.flops,
-        "tokens_per_second_per_gpu": a_step["tokens"] / a_step["seconds"] / plan.gpus,
+        "tokens_per_second_per_gpu": step_cost["tokens"] / step_cost["seconds"] / plan.gpus,
         "days": seconds / 86400,
         "gpu_hours": seconds / 3600 * plan.gpus,
         "plan": dataclasses.asdict(plan),
@@ -180,7 +182,7 @@ def assumptions(plan: Plan) -> Iterator[str]:
         f" {device.memory / 2**30:.0f} GiB of which {RESERVED:.0%} are CUDA's and NCCL's"
     )
     yield (
-        f"{device.link / 1e9:,.4g} GB/s within a node of {plan.node}, {network / 1e9:,.4g} GB/s a GPU between nodes, of"
+        f"{device.link / 1e9:,.4g} GB/s within a node of {plan.node}, {network / 1e9:,.4g} GB/s per GPU between nodes, of"
         f" which collectives reach {plan.wire:.0%} (wire); no latency"
     )
     if plan.mfu:
@@ -196,9 +198,9 @@ def assumptions(plan: Plan) -> Iterator[str]:
     if tensor:
         yield "tensor parallel ranks share all activations, norms and logits too (sequence parallel, Korthikanti 2022)"
     yield "any optimiser's step takes as long as AdamW's"
-    yield "activations in 16 bits take half of those in 32, the loss is in 32"
+    yield "activations in bfloat16 or float16 take half of those in float32; the loss is in float32"
     if not plan.tokens:
-        yield f"{TOKENS_A_PARAMETER} tokens a parameter (Hoffmann 2022) are enough"
+        yield f"{TOKENS_PER_PARAMETER} tokens per parameter (Hoffmann 2022) are enough"
     yield "attention is counted in full, also its masked half; nothing is lost to restarts, evaluation or checkpoints"
 
 

@@ -33,12 +33,12 @@ class Plan:
         1, "GPUs that share each matrix (tensor parallel, and sequence parallel within them)"
     )
     node: Annotated[int, Ge(1)] = _word(8, "GPUs of a node, that NVLink connects")
-    batch: Annotated[float, Ge(1)] = _word(4e6, "tokens an optimiser step, as in 4M")
+    batch: Annotated[float, Ge(1)] = _word(4e6, "tokens per optimiser step, as in 4M")
     micro: Annotated[int, Ge(1)] = _word(
         1, "sequences of a micro-batch on a GPU (or the `tensor` that share it)"
     )
     tokens: Annotated[float, Ge(1)] | None = _word(
-        None, "to train on, as in 15T; null: 20 a parameter"
+        None, "to train on, as in 15T; null: 20 per parameter"
     )
     mfu: Annotated[float, Gt(0), Le(1)] | None = _word(
         None, "of a whole step, where it was measured; null: estimated"
@@ -53,7 +53,7 @@ class Plan:
         0.8, "share of a link's bandwidth that collectives reach"
     )
     network: Annotated[float, Ge(1)] | None = _word(
-        None, "bytes a second between nodes, a GPU; null: the gpu's usual"
+        None, "bytes per second between nodes, per GPU; null: the gpu's usual"
     )
     precision: str = "bf16-mixed"  # these two are a run's words: trainer.precision, trainer.gradient_checkpointing
     checkpointing: bool = False

@@ -30,9 +30,8 @@ FIGURES = {
     "training_bytes": "memory, training",
 }
 Pass = Callable[[], None]
-Curves = dict[
-    str, dict[str, Any]
-]  # of each mixer, each of the figures: its values by length and its exponent
+# of each mixer, each of the figures: its values by length and its exponent
+Curves = dict[str, dict[str, Any]]
 
 
 def passes(words: Sequence[str]) -> dict[str, Callable[[int, bool], Pass]]:
@@ -154,9 +153,9 @@ def measure(words: Sequence[str], lengths: Sequence[int]) -> Curves:
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The p of value ∝ length^p: a least-squares line through the logarithms, over the longer half (two at least)."""
+    """The p of value ∝ length^p, over the longer half of the lengths (two at least)."""
     start = min(len(lengths) // 2, len(lengths) - 2)
-    return float(np.polyfit(np.log(lengths[start:]), np.log(values[start:]), 1)[0])
+    return plots.power_law_exponent(lengths[start:], values[start:])
 
 
 def table(lengths: Sequence[int], curves: Curves) -> Table:

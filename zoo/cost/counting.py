@@ -17,7 +17,7 @@ BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the fo
 
 
 def flops(module: Any, length: int) -> int:
-    """FLOPs of the forward pass a token, in a sequence of this length."""
+    """FLOPs of the forward pass per token, in a sequence of this length."""
     if hasattr(module, "flops"):
         return module.flops(length)
     own = sum(2 * matrix.numel() for matrix in module.parameters(recurse=False) if matrix.ndim == 2)
@@ -68,7 +68,7 @@ def made(config: Mapping[str, Any]) -> Any:
 
 
 def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
-    """The cost of a configuration: parameters, in all and by part, FLOPs a token, bytes of KV cache in float32."""
+    """The cost of a configuration: parameters, in all and by part, FLOPs per token, bytes of KV cache in float32."""
     model = model or made(config)
     length, loader, trainer = config["arch"]["length"], config["loader"], config["trainer"]
     kept = cache_bytes(model, 0)

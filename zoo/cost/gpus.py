@@ -1,4 +1,4 @@
-"""What a GPU can do, as its maker says: one table, by a short name or by the name that torch tells."""
+"""Data sheets of GPUs, by a short name or by the name that torch reports."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ GB, GIB, TERA = 1e9, 2**30, 1e12
 
 @dataclass(frozen=True)
 class Device:
-    """Dense peaks in FLOP/s, memory in bytes, rates in bytes a second and one direction."""
+    """Dense peaks in FLOP/s, memory in bytes, rates in bytes per second and direction."""
 
     half: float  # matrix products in bfloat16 (float16 before Ampere), summed in float32, without sparsity
     single: float  # in float32, without TF32, as torch multiplies by default
     memory: float
     bandwidth: float  # of that memory
     link: float  # to the other GPUs of a node: NVLink, or PCIe where there is none
-    network: float  # to other nodes, a GPU: what the maker's eight-GPU server has, 10 Gbit Ethernet where he has none
+    network: float  # to other nodes, per GPU: what the maker's eight-GPU server has, 10 Gbit Ethernet where he has none
     reached: float  # share of the peak that training reaches, recomputation counted and traffic not
     called: tuple[str, ...]  # torch.cuda.get_device_name()
 

@@ -1,4 +1,4 @@
-"""Whole models: a body that gives hidden states, and a head that turns those it is given into logits."""
+"""Models: a body that gives hidden states, and a head that turns them into logits."""
 
 from zoo.models.families import LAYERED, Decoder, build, fill
 

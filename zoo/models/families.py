@@ -1,4 +1,4 @@
-"""Whole models: a body that gives hidden states, and a head that turns those it is given into logits."""
+"""Model families: a body that gives hidden states, and a head that turns them into logits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from zoo.models.init import initialise
 from zoo.models.stack import Parts, Stack
 from zoo.registry import Component, register
 
-Read = Callable[[Tensor, nn.Module, Tensor], Any]
+HeadFn = Callable[[Tensor, nn.Module, Tensor], Any]  # of hidden states (N, dim), head, embedding
 LAYERED = ("norm", "residual", "block", "pos", "attn", "ffn")
 
 
 class Model(nn.Module):
-    """What the families share: the embedding, the head, and the numbers that both and the stack are made with."""
+    """Base of the families: the embedding, the head, and the numbers that they and the stacks are made with."""
 
     family = "decoder"  # which objectives it serves, and what it is used for
-    token_ids: Mapping[
-        str, Any
-    ] = {}  # of start, end and padding, where the weights came from transformers
-    entrances: tuple[
-        str, ...
-    ]  # beside forward; none calls another, at whose end FSDP2 would let go of the weights
+    # of start, end and padding, where the weights came from transformers
+    token_ids: Mapping[str, Any] = {}
+    # methods called beside forward; none calls another, since FSDP2 frees the weights at the end of each
+    entrances: tuple[str, ...]
 
     def __init__(
         self,
@@ -54,15 +52,18 @@ class Model(nn.Module):
             hidden if places is None else hidden.flatten(0, 1)[places], self.embed.weight
         )
 
-    def read(self, hidden: Tensor, what: Read | None, places: Tensor | None = None) -> Any:
-        """The logits at these places, or what a function makes of the hidden states there (N, dim), head and embedding."""
-        if what is None:
+    def apply_head(
+        self, hidden: Tensor, head_fn: HeadFn | None, places: Tensor | None = None
+    ) -> Any:
+        """The logits at these places, or what `head_fn` makes of the hidden states there."""
+        if head_fn is None:
             return self.logits(hidden, places)
         hidden = hidden.flatten(0, 1)
-        return what(hidden if places is None else hidden[places], self.head, self.embed.weight)
+        hidden = hidden if places is None else hidden[places]
+        return head_fn(hidden, self.head, self.embed.weight)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """torch.compile in place; a graph may then go on where a number is read, as that of the tokens an expert gets."""
+        """torch.compile in place; a graph may then continue past a number that is read, such as the tokens of an expert."""
         torch._dynamo.config.capture_scalar_outputs = True
         super().compile(*args, **kwargs)
 
@@ -72,7 +73,7 @@ class Model(nn.Module):
 
     @property
     def limit(self) -> int | None:
-        """The most tokens that it can place in a sequence, where there is a limit."""
+        """The most tokens per sequence that its positions allow; None for any number."""
         return min((stack.limit for stack in self.stacks if stack.limit is not None), default=None)
 
 
@@ -120,17 +121,17 @@ class OneStack(Model):
         tokens: Tensor,
         padding_mask: Tensor | None = None,
         places: Tensor | None = None,
-        read: Read | None = None,
+        head_fn: HeadFn | None = None,
         **given: Any,
     ) -> Any:
         """tokens (B, Q) -> logits (B, Q, vocab), or where `places` (N,) names some of the B·Q, of these alone (N, vocab).
 
         padding_mask (B, Q) is True where there is a token, on either side. May be given by name: positions (B, Q) and
         documents (B, Q), which place and separate packed documents; segments (B, Q), where the embedding has such; a cache
-        (zoo.context.Cache) of the tokens before these; a trace (zoo.context.Trace) to be written. Where a loss needs them in
-        parts only, `read` makes it of the hidden states (N, dim), the head and the embedding, and is what is returned.
+        (zoo.context.Cache) of the tokens before these; a trace (zoo.context.Trace) to be written. `head_fn` computes what is
+        returned in place of logits, from hidden states (N, dim), head and embedding: a loss in chunks, for instance.
         """
-        return self.read(self.hidden(tokens, padding_mask, **given), read, places)
+        return self.apply_head(self.hidden(tokens, padding_mask, **given), head_fn, places)
 
 
 @register("arch", "decoder")
@@ -244,15 +245,15 @@ class EncoderDecoder(Model):
         decoder_tokens: Tensor,
         padding_mask: Tensor | None = None,
         *,
-        read: Read | None = None,
+        head_fn: HeadFn | None = None,
         **given: Any,
     ) -> Any:
         """tokens (B, M) and decoder_tokens (B, Q) -> logits (B, Q, vocab).
 
         padding_mask (B, M) is True where there is a token of the first sequence, on either side. May be given by name:
-        decoder_padding_mask (B, Q), a trace (zoo.context.Trace) to be written; `read` as for a decoder.
+        decoder_padding_mask (B, Q), a trace (zoo.context.Trace) to be written; `head_fn` as for a decoder.
         """
-        return self.read(self.hidden(tokens, decoder_tokens, padding_mask, **given), read)
+        return self.apply_head(self.hidden(tokens, decoder_tokens, padding_mask, **given), head_fn)
 
 
 def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> Any:

@@ -1,4 +1,4 @@
-"""The stack: blocks, position, masks, closing norm. What its sublayers see of a forward pass is made here, once."""
+"""The stack of blocks, with positions, masks and closing norm; makes the context of a forward pass, once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
 
 @dataclass
 class Place:
-    """A position, the width that it rotates, and what the layers that share it honour together, the first of them by name."""
+    """A position choice, the width that it rotates, and what the layers that share it honour; `mixer` names the first."""
 
     pos: Component
     width: int
@@ -202,14 +202,16 @@ class Stack(nn.Module):
 
 
 def _checkpointed(block: nn.Module, x: Tensor, context: Context) -> Tensor:
-    """Recomputed in the backward pass, with masks of its own to be recomputed likewise, but written into the trace once.
+    """Apply a block whose activations are recomputed in the backward pass; masks too, but the trace is written once.
 
-    What is kept for the recomputation must not hold the trace: its losses hold what is kept, and neither would be freed.
+    The closure must not keep the trace: its losses hold the graph, which holds the closure, and neither would be freed.
     """
-    silent, once = replace(context, trace=Trace()), [context.trace]
+    untraced = replace(context, trace=Trace())
+    traces = [context.trace]  # of the first run; a recomputation finds none
 
     def run(x: Tensor) -> Tensor:
-        return block(x, replace(silent, trace=once.pop() if once else Trace(), masks={}))
+        trace = traces.pop() if traces else Trace()
+        return block(x, replace(untraced, trace=trace, masks={}))
 
     return cast(Tensor, checkpoint(run, x, use_reentrant=False))
 

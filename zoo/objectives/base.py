@@ -99,7 +99,7 @@ class Objective:
         inputs: dict[str, Any] = {name: batch[name] for name in MODEL_INPUTS if name in batch}
         if trace is not None:
             inputs["trace"] = trace
-        result: Result = model(**inputs, read=head_fn)
+        result: Result = model(**inputs, head_fn=head_fn)
         return result
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Computes cross-entropy from a part of the logits at a time; they never exist all at once.
 
 Each function takes the hidden states (N, dim), the head, the embedding that it may share, and
-labels (N,), for `model(..., read=)`.
+labels (N,), for `model(..., head_fn=)`.
 """
 
 from __future__ import annotations

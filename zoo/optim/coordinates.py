@@ -16,7 +16,7 @@ from zoo import models, optim, registry
 from zoo.components.residual import Residual
 from zoo.errors import ZooError
 from zoo.models.roles import SUBLAYERS
-from zoo.utils.plots import canvas, logarithmic, save
+from zoo.utils.plots import canvas, logarithmic, power_law_exponent, save
 from zoo.utils.progress import doing
 
 SPAN = 30  # the least that an axis of sizes spans, so that what is flat looks flat
@@ -92,18 +92,16 @@ def _measured(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def exponents(by_width: Mapping[int, Sizes]) -> dict[str, float]:
-    """By each kind of activation, the p of size ∝ width^p after the last step: a least-squares line through the logarithms."""
-    logs = np.log(list(by_width))
+    """By each kind of activation, the p of size ∝ width^p after the last step."""
+    widths = list(by_width)
     return {
-        kind: float(
-            np.polyfit(logs, np.log([found[kind][-1] for found in by_width.values()]), 1)[0]
-        )
-        for kind in next(iter(by_width.values()))
+        kind: power_law_exponent(widths, [sizes[kind][-1] for sizes in by_width.values()])
+        for kind in by_width[widths[0]]
     }
 
 
 def draw(by_width: Mapping[int, Sizes], path: Path) -> None:
-    """A picture of the sizes over the width, a line a step; its kind is that of the file's name."""
+    """Draw the sizes over the width, one line per step, in the format that the file's name says."""
     kinds = list(next(iter(by_width.values())))
     figure = canvas(path, 2.6 * len(kinds), 2.8)
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from zoo.errors import ZooError
 from zoo.utils import extras
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def power_law_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The p of value ∝ size^p: the slope of a least-squares line through the logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def canvas(path: Path, width: float, height: float) -> Figure:
