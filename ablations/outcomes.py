@@ -1,8 +1,8 @@
-"""What a run counts as, whatever became of it: the one rule for runs that diverged or are stuck, and the one footnote.
+"""Decide what a run counts as: one rule, and one footnote, for diverged and stuck runs.
 
-A run that is stuck at the unigram level counts at that level, or at its own value where that is worse. A run that diverged
-has no value: it counts at the unigram level, or at the worst that any other run counts as, where that is worse. So none is
-dropped, and none is made better than it was.
+A run that is stuck at the unigram level counts at that level, or at its own value if that is worse.
+A run that diverged has no value: it counts at the unigram level, or at the worst value that another
+run counts as, if that is worse. So none is dropped, and none is made better than it was.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from zoo.errors import ZooError
 from zoo.metrics import HUGE, Metric, number, unigram_nats
 from zoo.tracking.status import DIVERGED, FINISHED, MISSING, SETTLED
 
-LARGE = 1000  # from which on a number needs no decimals
-MARK = "†"  # of whatever has such a run in it
+LARGE = 1000  # numbers from here on are shown without decimals
+MARK = "†"  # marks figures that include diverged or stuck runs
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended. Without a (finite) value, diverged or stuck, it is an outcome like any other, and never dropped."""
+    """How one run ended. A diverged or stuck run is an outcome, too, and never dropped."""
 
     arm: str
     seed: int
     value: float | None
     status: str = FINISHED
     stuck: bool = False
-    capped: bool = False  # whether the value is not its own, but what it counts as
+    capped: bool = False  # whether the value is what it counts as, not its own
 
     @property
     def ended(self) -> bool:
-        """Whether it says something of its arm: a run that failed, was interrupted or still trains does not."""
+        """Whether it is evidence on its arm: not if it failed, was interrupted or still runs."""
         return self.status in SETTLED
 
     @property
@@ -52,22 +52,22 @@ class Outcome:
 
 
 def outcome(arm: str, seed: int, summary: Mapping[str, Any], metric: Metric) -> Outcome:
-    """What a summary says of a run: one that finished without a finite value has diverged, whatever it says of itself."""
-    found = summary.get("metrics") or {}
-    value, loss = number(found.get(metric.name)), number(found.get("val/loss"))
+    """Read an outcome from a summary. A run that finished without a finite value has diverged."""
+    values = summary.get("metrics") or {}
+    value, loss = number(values.get(metric.name)), number(values.get("val/loss"))
     status = str(summary.get("status") or MISSING)
+    if status == FINISHED and value is None:
+        status = DIVERGED
     stuck = (
         metric.unigram is not None
         and loss is not None
         and baselines.stuck(loss, unigram_nats(summary))
     )
-    return Outcome(
-        arm, seed, value, DIVERGED if status == FINISHED and value is None else status, stuck
-    )
+    return Outcome(arm, seed, value, status, stuck)
 
 
 def unigram_level(summaries: Iterable[Mapping[str, Any]], metric: Metric) -> float | None:
-    """What a run counts as that learned nothing, the same for all; None where no value is known for that."""
+    """The value that a run counts as which learned nothing; None where that is unknown."""
     if metric.unigram is None:
         return metric.diverged
     known = [level for summary in summaries if (level := metric.unigram(summary)) is not None]
@@ -77,10 +77,11 @@ def unigram_level(summaries: Iterable[Mapping[str, Any]], metric: Metric) -> flo
 def settled(
     outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bool = True
 ) -> list[Outcome]:
-    """The outcomes in their order, each with the value that it counts as; those that did not end as they are.
+    """The outcomes in order, each with the value that it counts as; unended runs stay as they are.
 
-    `cap` is the value of what learned nothing (the loss of the unigram model), None where none is known. Where every run
-    diverged and there is no cap, nothing is known to count for them. What is settled stays so, also in a part of the runs.
+    `cap` is the value of a run that learned nothing (the loss of the unigram model), or None.
+    Without it, diverged runs have no value if every run diverged. Settling twice, also a part of
+    the runs, changes nothing.
     """
     worse = max if lower_is_better else min
     runs = list(outcomes)
@@ -89,10 +90,10 @@ def settled(
             assert run.value is not None
             counted = worse(run.value, cap)
             runs[place] = replace(run, value=counted, capped=run.capped or counted != run.value)
-    seen = [run.value for run in runs if run.ended and run.value is not None and run.measured] + (
-        [] if cap is None else [cap]
-    )
-    worst = float(worse(seen)) if seen else None
+    known = [run.value for run in runs if run.ended and run.value is not None and run.measured]
+    if cap is not None:
+        known.append(cap)
+    worst = float(worse(known)) if known else None
     return [
         replace(run, value=worst, status=DIVERGED, capped=True) if run.diverged else run
         for run in runs
@@ -101,28 +102,29 @@ def settled(
 
 @dataclass
 class Table:
-    """The values that the runs count as that ended, by arm and seed, in an order of its own."""
+    """The values that the ended runs count as, by arm and seed."""
 
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     bad: dict[str, set[int]] = field(default_factory=dict)  # diverged or stuck
-    capped: dict[str, set[int]] = field(
-        default_factory=dict
-    )  # of those, at a value that is not their own
+    capped: dict[str, set[int]] = field(default_factory=dict)  # counted at a value not their own
     missing: dict[str, Counter[str]] = field(default_factory=dict)
-    note: str | None = None  # of those that are bad
+    note: str | None = None  # on the bad runs
 
     def mean(self, arm: str) -> float | None:
-        """The mean of an arm over all its runs that ended, as it is shown everywhere."""
+        """The mean over all ended runs of an arm, as it is shown everywhere."""
         values = self.values.get(arm)
         return math.fsum(values.values()) / len(values) if values else None
 
     def mark(self, *arms: str) -> str:
-        """The mark of what was computed from these arms, where one has runs that learned nothing."""
+        """The mark of a figure from these arms; empty if every run of them learned something."""
         return mark(any(self.bad.get(arm) for arm in arms))
 
 
 def tabulate(outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bool = True) -> Table:
-    """Outcomes by arm and seed, as what they count. Raises ZooError where a run counts twice or has no value to take."""
+    """Settle outcomes and arrange them by arm and seed.
+
+    Raises ZooError where a seed is there twice, or where no value is known for diverged runs.
+    """
     if cap is not None and not math.isfinite(cap):
         raise ZooError(f"cap={cap}: give the loss of the unigram model, a finite number")
     runs = settled(outcomes, cap, lower_is_better)
@@ -130,35 +132,36 @@ def tabulate(outcomes: Iterable[Outcome], cap: float | None, lower_is_better: bo
         raise ZooError("no runs: there is nothing to compare")
     if lost := sorted({run.arm for run in runs if run.diverged and run.value is None}):
         raise ZooError(
-            f"every run diverged ({', '.join(lost)}), and no value is known that would count for them: give cap, the"
+            f"every run diverged ({', '.join(lost)}), and no value is known for them: give cap, the"
             " loss of the unigram model"
         )
     return arranged(runs, cap)
 
 
 def arranged(runs: Iterable[Outcome], cap: float | None) -> Table:
-    """Settled outcomes by arm and seed."""
+    """Arrange settled outcomes by arm and seed."""
     known = sorted(runs, key=lambda run: (run.arm, run.seed))
     table = Table(note=footnote(known, cap))
     for run in known:
-        values, bad = table.values.setdefault(run.arm, {}), table.bad.setdefault(run.arm, set())
-        capped, missing = (
-            table.capped.setdefault(run.arm, set()),
-            table.missing.setdefault(run.arm, Counter()),
-        )
+        values = table.values.setdefault(run.arm, {})
+        bad = table.bad.setdefault(run.arm, set())
+        capped = table.capped.setdefault(run.arm, set())
+        missing = table.missing.setdefault(run.arm, Counter())
         if not run.ended:
             missing[run.status] += 1
         elif run.seed in values:
             raise ZooError(f"{run.arm} has two runs of seed {run.seed}: a seed counts once")
         elif run.value is not None:
             values[run.seed] = float(run.value)
-        bad |= {run.seed} if run.bad else set()
-        capped |= {run.seed} if run.capped else set()
+        if run.bad:
+            bad.add(run.seed)
+        if run.capped:
+            capped.add(run.seed)
     return table
 
 
 def footnote(runs: Sequence[Outcome], cap: float | None) -> str | None:
-    """What the mark stands for: how many runs of which arms learned nothing, and what each counts as."""
+    """Explain the mark: how many runs of which arms learned nothing, and what each counts as."""
     bad = [run for run in runs if run.bad]
     if not bad:
         return None
@@ -166,9 +169,9 @@ def footnote(runs: Sequence[Outcome], cap: float | None) -> str | None:
     stuck = Counter(run.arm for run in bad if not run.diverged)
     sentences = []
     if stuck:
-        level = f"at the unigram level ({shown(cap)}), or at its own value where that is worse"
+        level = f"at the unigram level ({shown(cap)}), or at its own value if that is worse"
         sentences.append(
-            f"{_counts(stuck)} stuck, no better than the tokens' frequencies: each counts {level}"
+            f"{_counts(stuck)} stuck, no better than the unigram baseline: each counts {level}"
         )
     if diverged:
         value = next(run.value for run in bad if run.diverged)
@@ -198,4 +201,6 @@ def signed(number: float) -> str:
 
 def shown(number: float | None) -> str:
     """A value of a metric, whose unit may make it large."""
-    return "–" if number is None else f"{number:.4f}" if abs(number) < LARGE else f"{number:,.0f}"
+    if number is None:
+        return "–"
+    return f"{number:.4f}" if abs(number) < LARGE else f"{number:,.0f}"

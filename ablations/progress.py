@@ -1,4 +1,4 @@
-"""A study while it runs: a table that keeps itself up to date on a terminal, a line a run elsewhere."""
+"""Show the progress of a study: a live table on a terminal, elsewhere a line per finished run."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ablations.plan import Job, Plan, duration
 from zoo.tracking.status import DIVERGED, ENDED, FAILED, FINISHED
 from zoo.utils import files, tables
 
-SPARE = ("time left", "± sd")  # of the table's columns, what goes first where there is no room
+# The columns that a narrow terminal goes without, in this order.
+SPARE = ("time left", "± sd")
 
 
 class Watch:
-    """Reads the summaries of a study's runs from their folders, so that it does not matter who runs them."""
+    """Reads the summaries of the runs from their folders, whichever process writes them."""
 
     def __init__(self, plan: Plan, console: Console | None = None) -> None:
-        self.plan, self.console = (
-            plan,
-            console or tables.console(sys.stdout),
-        )  # before jobs write to their own logs
+        self.plan = plan
+        self.console = console or tables.console(
+            sys.stdout
+        )  # before jobs redirect it to their logs
         self.jobs = [*plan.trials(), *plan.jobs()]
         self.ended: dict[str, dict[str, Any]] = {}
-        self.stop, self.thread = (
-            threading.Event(),
-            threading.Thread(target=self._watch, daemon=True),
-        )
-        self.begun, self.before = time.monotonic(), 0
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.begun = time.monotonic()
+        self.before = 0  # runs that had ended when it began
         self.live = Live(
             console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -59,7 +59,7 @@ class Watch:
     ) -> None:
         self.stop.set()
         self.thread.join()
-        self._tell(self.look())
+        self._print(self.look())
         if self.live.is_started:
             self.live.update(self.fitted(), refresh=True)
             self.live.stop()
@@ -67,7 +67,7 @@ class Watch:
             tables.show(self.table(), self.console)
 
     def look(self) -> list[Job]:
-        """The jobs that have ended since the last look."""
+        """The jobs that have ended since the last call."""
         fresh = []
         for job in self.jobs:
             if job.folder not in self.ended:
@@ -78,7 +78,7 @@ class Watch:
         return fresh
 
     def counted(self) -> tuple[list[Outcome], outcomes.Table]:
-        """How the runs that count have ended so far, and what each counts as."""
+        """How the compared runs have ended so far, and the value that each counts as."""
         measure = self.plan.study.measure
         summaries = [
             (job, self.ended[job.folder])
@@ -86,9 +86,9 @@ class Watch:
             if job.trial is None and job.folder in self.ended
         ]
         cap = outcomes.unigram_level((run for _, run in summaries), measure)
-        found = [outcomes.outcome(job.arm, job.seed, run, measure) for job, run in summaries]
-        found = outcomes.settled(found, cap, measure.lower_is_better)
-        return found, outcomes.arranged(found, cap)
+        ended = [outcomes.outcome(job.arm, job.seed, run, measure) for job, run in summaries]
+        settled = outcomes.settled(ended, cap, measure.lower_is_better)
+        return settled, outcomes.arranged(settled, cap)
 
     def fitted(self) -> Table:
         table = self.table()
@@ -118,7 +118,8 @@ class Watch:
                 shown(statistics.stdev(values) if len(values) > 1 else None),
                 left,
             )
-        done = f"{len(self.ended)}/{len(self.jobs)} runs, {self._left(len(self.jobs) - len(self.ended))} left"
+        left = self._left(len(self.jobs) - len(self.ended))
+        done = f"{len(self.ended)}/{len(self.jobs)} runs, {left} left"
         table.caption = Text("\n".join(filter(None, [done, counted.note])))
         return table
 
@@ -128,38 +129,35 @@ class Watch:
             if self.live.is_started:
                 self.live.update(self.fitted(), refresh=True)
             else:
-                self._tell(fresh)
+                self._print(fresh)
 
-    def _tell(self, fresh: list[Job]) -> None:
+    def _print(self, fresh: list[Job]) -> None:
         for job in fresh if not self.live.is_started else ():
             run = self.ended[job.folder]
             ended = outcomes.outcome(job.arm, job.seed, run, self.plan.study.measure)
-            seconds, measured = run.get("seconds"), ended.status == FINISHED
-            words = [
-                job.arm,
-                f"seed {job.seed}",
-                "" if job.trial is None else f"trial {job.trial}",
-                ended.status,
-            ]
-            words += [
-                f"{self.plan.study.metric} {shown(ended.value)}"
-                if measured
-                else str(run.get("error") or "")
-            ]
-            words += [f"{seconds:.1f} s"] if isinstance(seconds, int | float) else []
+            parts = [job.arm, f"seed {job.seed}"]
+            if job.trial is not None:
+                parts.append(f"trial {job.trial}")
+            parts.append(ended.status)
+            if ended.status == FINISHED:
+                parts.append(f"{self.plan.study.metric} {shown(ended.value)}")
+            elif run.get("error"):
+                parts.append(str(run["error"]))
+            seconds = run.get("seconds")
+            if isinstance(seconds, int | float):
+                parts.append(f"{seconds:.1f} s")
             left = self._left(len(self.jobs) - len(self.ended))
-            words.append(f"({len(self.ended)}/{len(self.jobs)}, {left} left)")
-            self.console.print(Text("  ".join(filter(None, words))), soft_wrap=True)
+            parts.append(f"({len(self.ended)}/{len(self.jobs)}, {left} left)")
+            self.console.print(Text("  ".join(parts)), soft_wrap=True)
 
     def _left(self, jobs: int) -> str:
+        """The time that so many jobs take, at the pace so far."""
         done = len(self.ended) - self.before
-        return (
-            "–"
-            if not jobs
-            else duration((time.monotonic() - self.begun) / done * jobs)
-            if done
-            else "?"
-        )
+        if not jobs:
+            return "–"
+        if not done:
+            return "?"
+        return duration((time.monotonic() - self.begun) / done * jobs)
 
     def _summary(self, job: Job) -> dict[str, Any]:
         return files.read_json(self.plan.folder / job.folder / "summary.json")

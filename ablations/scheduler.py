@@ -1,4 +1,4 @@
-"""The runs of a plan, through whichever launcher: each once, whoever is stopped, fails, or works on the same study beside."""
+"""Run each job of a plan exactly once, despite crashes and concurrent workers, by any launcher."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ from zoo.tracking import provenance, run_folder, status
 from zoo.utils import files as atomic_files
 from zoo.utils import locks
 
-BUSY = "busy"  # another process has this job
-current: Plan | None = None  # that Hydra's sweeper is to run
+BUSY = "busy"  # another process runs this job
+current: Plan | None = None  # the plan that Hydra's sweeper runs
 
 
 def job(composed: DictConfig) -> str:
-    """One job of Hydra's: gives how it ended, or `busy`. Never raises but when asked to stop, so that the rest goes on."""
+    """Run one job of Hydra's; returns its status, or BUSY.
+
+    Raises only when asked to stop, so that the other jobs still run.
+    """
     configuration.discover()
     folder = Path(HydraConfig.get().runtime.output_dir)
-    with claimed(folder) as mine:
-        if not mine:
+    with claimed(folder) as is_ours:
+        if not is_ours:
             return BUSY
         if (ended := status.of(folder)) in status.SETTLED:
             return ended
@@ -52,24 +55,28 @@ def job(composed: DictConfig) -> str:
                     traceback.print_exc(file=log)
                 if ended not in status.ENDED:  # it failed before it could record that
                     summary = atomic_files.read_json(folder / "summary.json")
-                    told = {
-                        "status": status.FAILED,
-                        "error": f"{type(error).__name__}: {first_line(error)}",
-                    }
-                    atomic_files.write_json(folder / "summary.json", summary | told)
+                    summary["status"] = status.FAILED
+                    summary["error"] = f"{type(error).__name__}: {first_line(error)}"
+                    atomic_files.write_json(folder / "summary.json", summary)
         return status.of(folder)
 
 
 @contextlib.contextmanager
 def claimed(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Whether this process has the job, and no other; a claim is gone with its process, however that ends."""
+    """Claim a job for this process; gives whether it is ours.
+
+    A claim ends with its process, however that ends.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with locks.locked(folder / ".job", wait) as ours:
         yield ours
 
 
 def batches() -> Iterator[list[Job]]:
-    """What the sweeper is to run: one step of each arm, then what tunes, then what counts; without what is settled."""
+    """The jobs for the sweeper: a first step of each arm, the tuning runs, then the compared runs.
+
+    Settled runs are left out.
+    """
     if current is None:
         raise ZooError(
             "hydra/sweeper=zoo_study runs studies only: python -m ablations.run study=NAME"
@@ -85,22 +92,22 @@ def batches() -> Iterator[list[Job]]:
     if trials:
         yield _pending(current, trials)
     jobs = current.jobs(tuned(current) if trials else None)
-    if trials:  # else they were looked at before the first run
+    if trials:  # otherwise checked before the first run
         _refuse_others(current, jobs)
     yield _pending(current, jobs)
 
 
 def broken(plan: Plan) -> str:
-    """Which arms fail at their first step, and why; empty where none does."""
-    told = []
+    """Which arms fail at their first step, and why; empty if none does."""
+    failures = []
     for job in plan.first_steps():
         folder = plan.folder / job.folder
         if status.of(folder) == status.FAILED:
-            told.append(
-                f"arm {job.arm} fails at its first step: {atomic_files.read_json(folder / 'summary.json').get('error')}"
-                f" ({folder / 'log.txt'})"
+            error = atomic_files.read_json(folder / "summary.json").get("error")
+            failures.append(
+                f"arm {job.arm} fails at its first step: {error} ({folder / 'log.txt'})"
             )
-    return "; ".join(told)
+    return "; ".join(failures)
 
 
 def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
@@ -108,9 +115,10 @@ def _pending(plan: Plan, jobs: Sequence[Job]) -> list[Job]:
 
 
 def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The point at which each arm was best over the tuning seeds; the whole search goes into study.json.
+    """The best point of each arm over the tuning seeds; the whole search goes into study.json.
 
-    A point at which a run diverged or failed is never chosen; where all are such, none is, and the arm runs as it is.
+    A point at which a run diverged or failed is never chosen. An arm without another point runs
+    as it is.
     """
     measure, grid = plan.study.measure, points(plan.study)
     scores: dict[str, list[list[float | None]]] = {
@@ -122,35 +130,33 @@ def tuned(plan: Plan) -> dict[str, dict[str, Any]]:
         scores[job.arm][job.trial or 0].append(
             ended.value if ended.status == status.FINISHED else None
         )
-    chosen, told = {}, {}
-    for arm, found in scores.items():
-        means = [_mean(values) for values in found]
-        reached = [
-            (mean if measure.lower_is_better else -mean, place)
-            for place, mean in enumerate(means)
-            if mean is not None
-        ]
-        point = grid[min(reached)[1]] if reached else {}
-        axes = plan.study.tune.grid if plan.study.tune else {}
+    axes = plan.study.tune.grid if plan.study.tune else {}
+    best = min if measure.lower_is_better else max
+    chosen, search = {}, {}
+    for arm, values_by_point in scores.items():
+        means = [_mean(values) for values in values_by_point]
+        reached = [mean for mean in means if mean is not None]
+        point = grid[means.index(best(reached))] if reached else {}
         edges = [
             option
             for option, value in point.items()
             if value in (axes[option][0], axes[option][-1])
         ]
         chosen[arm] = point
-        told[arm] = {"point": point, "at_the_edge": edges, "points": grid, "means": means}
+        search[arm] = {"point": point, "at_the_edge": edges, "points": grid, "means": means}
     with specification.writing(plan.folder) as content:
-        atomic_files.write_json(plan.folder / "study.json", content | {"tuned": told})
+        atomic_files.write_json(plan.folder / "study.json", content | {"tuned": search})
     return chosen
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where a value is missing."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 def _refuse_others(plan: Plan, jobs: Sequence[Job]) -> None:
-    """A folder that holds a run is only used for the same configuration."""
+    """Refuse a folder that holds a run of another configuration."""
     for job in jobs:
         folder = plan.folder / job.folder
         changed = (
@@ -158,13 +164,13 @@ def _refuse_others(plan: Plan, jobs: Sequence[Job]) -> None:
         )
         if changed:
             raise ZooError(
-                f"{folder} holds a run of another configuration (different: {', '.join(changed)}): delete it, or"
-                " choose another hydra.sweep.dir"
+                f"{folder} holds a run of another configuration (different: {', '.join(changed)}):"
+                " delete it, or choose another hydra.sweep.dir"
             )
 
 
 def prepare(plan: Plan) -> list[str]:
-    """Refuse a folder of other runs, write study.json, and say which finished runs are used and what differs in them."""
+    """Refuse a folder of other runs, write study.json, and note which finished runs are reused."""
     notes, reused = [], 0
     others: Counter[str] = Counter()
     jobs = [*plan.trials(), *([] if plan.study.tune else plan.jobs())]
@@ -180,35 +186,36 @@ def prepare(plan: Plan) -> list[str]:
         elif summary.get("status") == status.FAILED:
             atomic_files.write_json(folder / "summary.json", summary | {"status": status.WAITING})
     if reused:
-        notes.append(f"{reused} of {len(jobs)} runs are done already and are used")
+        notes.append(f"{reused} of {len(jobs)} runs are done already and are reused")
     notes += [
-        f"{number} of these by {what}: delete their folders to run them again"
+        f"{number} of these with {what}: delete their folders to run them again"
         for what, number in others.items()
     ]
     if first := plan.first_steps():
-        notes.append(
-            f"one step of {'each arm' if len(first) == len(plan.arms) else f'{len(first)} arms'} is tried first"
-        )
+        which = "each arm" if len(first) == len(plan.arms) else f"{len(first)} arms"
+        notes.append(f"one step of {which} is tried first")
     return notes + specification.record(plan)
 
 
 def _otherwise(job: Job, summary: Mapping[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    """In what a finished run differs from one made now: the code, the packages, the data."""
+    """In what a finished run differs from a new one: the code, the packages, the data."""
     if not now:
         now.update(sha=provenance.git_sha(), versions=provenance.versions())
     if summary.get("git_sha") != now["sha"]:
-        yield f"another version of the code ({str(summary.get('git_sha'))[:12]}, now {str(now['sha'])[:12]})"
-    before, files = (
-        (summary.get("sources") or {}).get("files") or {},
-        provenance.sources(job.config)["files"],
-    )
-    for module in sorted(before.keys() & files.keys()):
-        if before[module] != files[module]:
+        before, after = str(summary.get("git_sha"))[:12], str(now["sha"])[:12]
+        yield f"another version of the code ({before}, now {after})"
+    old = (summary.get("sources") or {}).get("files") or {}
+    new = provenance.sources(job.config)["files"]
+    for module in sorted(old.keys() & new.keys()):
+        if old[module] != new[module]:
             yield f"another source of {module}"
-    versions = (summary.get("versions") or {}).items()
-    if packages := [
-        f"{name} {version}" for name, version in versions if now["versions"].get(name) != version
-    ]:
+    versions = summary.get("versions") or {}
+    packages = [
+        f"{name} {version}"
+        for name, version in versions.items()
+        if now["versions"].get(name) != version
+    ]
+    if packages:
         yield f"other packages ({', '.join(packages)})"
     data = repr(job.config["data"])
     if data not in now:
@@ -218,8 +225,8 @@ def _otherwise(job: Job, summary: Mapping[str, Any], now: dict[str, Any]) -> Ite
         yield f"other data (fingerprint {fingerprint[:12]}, now {now[data][:12]})"
 
 
-def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
-    """Run what is left of a plan through Hydra's launcher; gives the number of jobs that failed."""
+def execute(plan: Plan, overrides: Sequence[str], flags: Sequence[str]) -> int:
+    """Run what is left of a plan through Hydra's launcher; returns the number of failed jobs."""
     global current
     import hydra
 
@@ -236,13 +243,14 @@ def execute(plan: Plan, words: Sequence[str], flags: Sequence[str]) -> int:
     argv = sys.argv
     with Watch(plan):
         try:
-            sys.argv = [argv[0], *words, *sweep, "--multirun", *flags]
+            sys.argv = [argv[0], *overrides, *sweep, "--multirun", *flags]
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
         finally:
             sys.argv, current = argv, None
-    if told := broken(plan):
+    if failures := broken(plan):
         raise ZooError(
-            f"{told}: no run has begun; mend it, or leave it out, and run the same command again"
+            f"{failures}: no run was started; fix the arm, or leave it out, and run the same"
+            " command again"
         )
     folders = [plan.folder / job.folder for job in [*plan.trials(), *plan.jobs()]]
     return sum(status.of(folder) not in status.SETTLED for folder in folders)

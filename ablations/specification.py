@@ -1,6 +1,6 @@
-"""The specification of a study in its folder: study.json only grows.
+"""Keep the specification of a study in study.json, which only grows.
 
-Each change of it is kept with its time, what it was and what it is, and how many runs had ended.
+Each amendment is recorded with its time, the old and the new value, and how many runs had ended.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from zoo.errors import ZooError
 from zoo.tracking import status
 from zoo.utils import files, locks
 
-MOST = 6  # values named in a sentence
+MOST = 6  # values listed in a sentence
 
 
 def record(plan: Plan) -> list[str]:
-    """Write study.json, which keeps what it was before; gives what a person must know of that."""
+    """Write study.json, which keeps its history. Returns what the user should know of that."""
     with writing(plan.folder) as before:
         foreseen(plan, before)
         changed = changes(before, plan.study)
         content = before | plan.as_json()
-        now, ended = (
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            _ended(plan.folder, before or plan.as_json()),
-        )
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        ended = _ended(plan.folder, before or plan.as_json())
         if not before:
             content["written"] = {"time": now} | ended
         elif changed:
@@ -43,21 +41,18 @@ def record(plan: Plan) -> list[str]:
         look = {"hash": plan.study.key, "seeds": plan.study.seeds, "time": now} | ended
         looks = before.get("looks", [])
         if look["hash"] not in [known["hash"] for known in looks]:
-            looks = (
-                [*looks, look] if ended["ended"] or not looks else [*looks[:-1], look]
-            )  # else nobody has seen a result
+            seen = looks if ended["ended"] else looks[:-1]  # without a result there was no look
+            looks = [*seen, look]
         content["looks"] = looks
         files.write_json(plan.folder / "study.json", content)
-    return (
-        [f"look {len(looks)} at this folder: the report halves α for each"]
-        if len(looks) > 1
-        else []
-    )
+    if len(looks) < 2:
+        return []
+    return [f"look {len(looks)} at this folder: the report halves α for each"]
 
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[dict[str, Any]]:
-    """The content of study.json, empty where there is none, while no other process changes it."""
+    """Lock study.json; gives its content, which is empty where there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     with locks.locked(folder / ".study", wait=True):
         yield read(folder)
@@ -67,47 +62,45 @@ def read(folder: Path) -> dict[str, Any]:
     content = files.read_json(folder / "study.json")
     if not content and (folder / "study.json").exists():
         raise ZooError(
-            f"{folder / 'study.json'} is damaged, and has what was planned before the first run: bring it back, or"
-            " move it away; then the report says that it was written after the runs"
+            f"{folder / 'study.json'} is damaged, and holds what was planned before the first run:"
+            " restore it, or move it away; then the report says that it was written after the runs"
         )
     return content
 
 
 def foreseen(plan: Plan, before: Mapping[str, Any]) -> list[str]:
-    """What this plan changes in the specification that its folder holds. Raises ZooError where that is of another study."""
+    """What a plan changes in the specification in its folder. Raises ZooError for another study."""
     if not before:
         return []
-    told, known = before.get("study") or {}, {_folder(arm) for arm in before.get("arms") or []}
-    if told.get("name") != plan.study.name:
+    name = (before.get("study") or {}).get("name")
+    known = {_folder(arm) for arm in before.get("arms") or []}
+    if name != plan.study.name:
         raise ZooError(
-            f"{plan.folder} holds study {told.get('name')!r}, and {plan.study.name!r} is another: choose another"
-            " hydra.sweep.dir"
+            f"{plan.folder} holds study {name!r}, and {plan.study.name!r} is another: choose"
+            " another hydra.sweep.dir"
         )
     if not known & {arm.folder for arm in plan.arms[1:]}:
         raise ZooError(
-            f"{plan.folder} holds another study of the name {plan.study.name!r} (arms {listed(sorted(known))}):"
-            " choose another hydra.sweep.dir, or another name"
+            f"{plan.folder} holds another study of the name {plan.study.name!r} (arms"
+            f" {listed(sorted(known))}): choose another hydra.sweep.dir, or another name"
         )
     changed = changes(before, plan.study)
     ended = _ended(plan.folder, before)
-    return (
-        [
-            f"the specification is amended after {ended['ended']} of {ended['runs']} runs, which the report says:"
-            f" {_said(changed)}"
-        ]
-        if changed
-        else []
-    )
+    if not changed:
+        return []
+    return [
+        f"the specification is amended after {ended['ended']} of {ended['runs']} runs, and the"
+        f" report says so: {_changes(changed)}"
+    ]
 
 
 def changes(before: Mapping[str, Any], study: Study) -> dict[str, list[Any]]:
-    """Each part of a specification that is another one now: what it was and what it is."""
+    """Each part of a specification that has changed: its old and its new value."""
     if not before:
         return {}
     was = {key: before["study"].get(key, value) for key, value in asdict(Study(study.name)).items()}
-    return dict(
-        _different(studies.plain(was), studies.plain(json.loads(json.dumps(asdict(study)))))
-    )
+    now = json.loads(json.dumps(asdict(study)))
+    return dict(_different(studies.plain(was), studies.plain(now)))
 
 
 def _different(
@@ -127,18 +120,18 @@ def _folder(arm: Mapping[str, Any]) -> str:
     return str(arm.get("folder", arm["name"]))
 
 
-def _ended(folder: Path, told: Mapping[str, Any]) -> dict[str, int]:
-    """How many of the runs of a specification have ended, of how many."""
+def _ended(folder: Path, content: Mapping[str, Any]) -> dict[str, int]:
+    """How many runs of a specification there are, and how many of them have ended."""
     places = [
         folder / _folder(arm) / f"seed_{seed}"
-        for arm in told["arms"]
-        for seed in told["study"]["seeds"]
+        for arm in content["arms"]
+        for seed in content["study"]["seeds"]
     ]
     ended = sum(status.of(place) in status.ENDED for place in places)
     return {"ended": ended, "runs": len(places)}
 
 
-def _said(changed: Mapping[str, Sequence[Any]]) -> str:
+def _changes(changed: Mapping[str, Sequence[Any]]) -> str:
     return "; ".join(
         f"{key} from {_value(was)} to {_value(now)}" for key, (was, now) in changed.items()
     )
@@ -156,7 +149,7 @@ def listed(values: Sequence[Any]) -> str:
 
 
 def amended(plan: Mapping[str, Any], key: str) -> str:
-    """After how many runs a part of the specification was changed, for a sentence that relies on it; empty where it was not."""
+    """After how many runs a part of the specification was amended, in brackets; empty if never."""
     for change in reversed(plan.get("amendments") or []):
         if key in change["changed"] and change["ended"]:
             return f" (amended after {change['ended']} of {change['runs']} runs)"
@@ -164,19 +157,21 @@ def amended(plan: Mapping[str, Any], key: str) -> str:
 
 
 def remarks(plan: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of how a specification came to be as it is."""
-    told, written = list[str](), plan.get("written") or {"ended": 0}
+    """What a reader should know of the history of a specification."""
+    lines = list[str]()
+    written = plan.get("written") or {"ended": 0}
     if written["ended"]:
-        told.append(
-            f"The specification was written after {written['ended']} of {written['runs']} runs had ended"
-            f" ({written['time']}): it predicts nothing of these."
+        lines.append(
+            f"The specification was written after {written['ended']} of {written['runs']} runs had"
+            f" ended ({written['time']}): it did not predict these."
         )
     for change in plan.get("amendments") or []:
-        told.append(
-            f"Amended after {change['ended']} of {change['runs']} runs ({change['time']}): {_said(change['changed'])}."
+        lines.append(
+            f"Amended after {change['ended']} of {change['runs']} runs ({change['time']}):"
+            f" {_changes(change['changed'])}."
         )
     if plan.get("version") == studies.HASHING and studies.hashed(plan["study"]) != plan.get("hash"):
-        told.append(
-            "study.json was changed by hand: its hash is not that of the specification in it."
+        lines.append(
+            "study.json was changed by hand: its hash does not match the specification in it."
         )
-    return told
+    return lines

@@ -1,9 +1,9 @@
-"""What the arms of a comparison may spend: what their budgets were matched by, and how far they differ where they were not."""
+"""Compare the budgets of arms: what matched them, and how far they differ where nothing did."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ablations.results import Results
@@ -21,43 +21,39 @@ NAMED = {
 
 
 def remark(results: Results, arm: str) -> str:
-    """What must be said beside an arm's difference from the baseline; empty where budgets agree and nothing was changed."""
-    kind, matched = results.study.get("match", "none"), _planned(results, arm).get("matched")
-    told = (
-        [f"its {NAMED[UNITS[kind]] if kind in UNITS else 'budget'} matched by {matched}"]
-        if matched
-        else []
-    )
+    """The remark on an arm's budget; empty where budgets agree and nothing was changed."""
+    kind = results.study.get("match", "none")
+    matched = _planned(results, arm).get("matched")
+    parts = []
+    if matched:
+        budget = NAMED[UNITS[kind]] if kind in UNITS else "budget"
+        parts.append(f"its {budget} matched by {matched}")
     if apart := differences(results, arm):
         why = "what was not matched differs" if kind in UNITS else "budgets were not matched"
-        told.append(f"{why}: {', '.join(apart)}")
-    sentence = "; ".join(told)
+        parts.append(f"{why}: {', '.join(apart)}")
+    sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
 def _planned(results: Results, arm: str) -> Mapping[str, Any]:
     arms = results.plan["arms"] if results.plan else []
-    return next((told for told in arms if told["name"] == arm), {})
+    return next((planned for planned in arms if planned["name"] == arm), {})
 
 
 def differences(results: Results, arm: str) -> list[str]:
-    """By how much each budget of an arm is apart from the baseline's, in per cent, beyond what matching allows."""
+    """The budgets of an arm that differ from the baseline's by more than matching allows."""
     here, there = spent(results, arm), spent(results, results.baseline)
     if _dense(here) and _dense(there):
         here.pop("active", None)
-    found = []
+    apart = []
     for unit, name in NAMED.items():
-        if (
-            unit in here
-            and there.get(unit)
-            and abs(here[unit] - there[unit]) > TOLERANCE * there[unit]
-        ):
-            found.append(
-                f"{name} {(here[unit] - there[unit]) / there[unit]:+.1%}".replace("-", "−").replace(
-                    "%", " %"
-                )
-            )
-    return found
+        if unit not in here or not there.get(unit):
+            continue
+        relative = (here[unit] - there[unit]) / there[unit]
+        if abs(relative) > TOLERANCE:
+            percent = f"{100 * relative:+.1f}".replace("-", "−")
+            apart.append(f"{name} {percent} %")
+    return apart
 
 
 def _dense(costs: Mapping[str, float]) -> bool:
@@ -65,22 +61,21 @@ def _dense(costs: Mapping[str, float]) -> bool:
 
 
 def spent(results: Results, arm: str) -> dict[str, float]:
-    """What a run of an arm costs, as planned; as its finished runs say where nobody planned it."""
-    planned, runs = (
-        _planned(results, arm),
-        [run.summary for run in results.of(arm) if run.status == FINISHED],
-    )
-    found = {
-        unit: value for unit in UNITS.values() if (value := number(planned.get(unit))) is not None
-    }
-    if not found and runs:
-        known = {
-            key: number(runs[0].get(key)) for key in ("parameters", "tokens", "flops_per_token")
-        }
-        found = {key: value for key, value in known.items() if value is not None}
-        if "tokens" in found and "flops_per_token" in found:
-            found["training_flops"] = found["tokens"] * found["flops_per_token"]
-    seconds = [value for run in runs if (value := number(run.get("seconds"))) is not None]
-    if results.study.get("match") == "seconds" and seconds:
-        found["seconds"] = statistics.fmean(seconds)
-    return found
+    """What a run of an arm costs, as planned; without a plan, by its finished runs."""
+    runs = [run.summary for run in results.of(arm) if run.status == FINISHED]
+    costs = _numbers(_planned(results, arm), UNITS.values())
+    if not costs and runs:
+        costs = _numbers(runs[0], ("parameters", "tokens", "flops_per_token"))
+        if "tokens" in costs and "flops_per_token" in costs:
+            costs["training_flops"] = costs["tokens"] * costs["flops_per_token"]
+    seconds = [number(run.get("seconds")) for run in runs]
+    known = [value for value in seconds if value is not None]
+    if results.study.get("match") == "seconds" and known:
+        costs["seconds"] = statistics.fmean(known)
+    return costs
+
+
+def _numbers(content: Mapping[str, Any], keys: Iterable[str]) -> dict[str, float]:
+    """The values of these keys that are numbers."""
+    values = {key: number(content.get(key)) for key in keys}
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Whether the runs that are compared are of one source; accepted.json keeps each difference that is accepted by name."""
+"""Check that compared runs have the same source code; accepted.json keeps accepted differences."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ from zoo.utils import files as atomic_files
 
 
 def remarks(results: Results) -> list[str]:
-    """Which runs are of another source than the others, and who is not judged for that."""
-    told, accepted = list[str](), _accepted(results.folder)
+    """Which runs have other source code than the rest, and which arms get no verdict for that."""
+    lines = list[str]()
+    accepted = _accepted(results.folder)
     for module, kinds in differences(results.runs).items():
-        if when := next(
-            (entry["time"] for entry in accepted if _covers(entry, module, kinds)), None
-        ):
-            told.append(f"{_who(module, kinds)}: accepted ({when}).")
+        times = [entry["time"] for entry in accepted if _covers(entry, module, kinds)]
+        if times:
+            lines.append(f"{_who(module, kinds)}: accepted ({times[0]}).")
         else:
-            told.append(
-                f"{_who(module, kinds)}: no verdict on the arms that this concerns. Delete the folders of these runs"
-                " and run them again, or accept the difference by name:"
-                f" {command('ablations.report', str(results.folder), f'accept={module}')}"
+            accepting = command("ablations.report", str(results.folder), f"accept={module}")
+            lines.append(
+                f"{_who(module, kinds)}: no verdict on the arms concerned. Delete the folders of"
+                " these runs and run them again, or accept the difference by name:"
+                f" {accepting}"
             )
     ended = [run for run in results.runs if run.status in ENDED]
     unknown = sum(not _files(run) for run in ended)
     if 0 < unknown < len(ended):
-        told.append(f"{unknown} of {len(ended)} runs have not recorded of what source they are.")
-    return told
+        lines.append(f"{unknown} of {len(ended)} runs have not recorded their source code.")
+    return lines
 
 
 def _files(run: Run) -> list[Mapping[str, str]]:
-    """The hashes of the files that a run used, by module; those it was begun with too, where it went on with others."""
+    """The hashes of the files that a run used, by module; one mapping for each time it resumed."""
     now = (run.summary.get("sources") or {}).get("files")
     return [*(run.summary.get("earlier_sources") or []), *([now] if now else [])]
 
 
 def differences(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
-    """The modules whose source is not the same in all runs that used it: of each source, by its hash, the runs."""
+    """The modules whose source differs between the runs that used it: by its hash, the runs."""
     kinds: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         for files in _files(run) if run.status in ENDED else ():
             for module, digest in files.items():
                 kinds.setdefault(module, {}).setdefault(digest, []).append(run)
-    return {module: found for module, found in sorted(kinds.items()) if len(found) > 1}
+    return {module: hashes for module, hashes in sorted(kinds.items()) if len(hashes) > 1}
 
 
 def withheld(results: Results) -> dict[str, list[str]]:
-    """The arms on which there is no verdict, as the source of a module differs within their runs and the baseline's."""
-    accepted, found = _accepted(results.folder), dict[str, list[str]]()
+    """The arms without a verdict, each with the modules whose source differs in its comparison."""
+    accepted = _accepted(results.folder)
+    arms = dict[str, list[str]]()
     for arm in results.arms:
         both = [run for run in results.runs if run.arm in (arm, results.baseline)]
         modules = [
@@ -62,19 +64,20 @@ def withheld(results: Results) -> dict[str, list[str]]:
             if not any(_covers(entry, module, kinds) for entry in accepted)
         ]
         if modules and arm != results.baseline:
-            found[arm] = modules
-    return found
+            arms[arm] = modules
+    return arms
 
 
 def accept(results: Results, module: str) -> None:
-    """Note in accepted.json that somebody takes the runs for comparable though the source of a module differs."""
-    found = differences(results.runs)
-    if module not in found:
+    """Note in accepted.json that the user accepts the difference in the source of a module."""
+    different = differences(results.runs)
+    if module not in different:
         raise ZooError(
-            f"accept={module}: no source of this name differs between the runs{did_you_mean(module, found)}"
+            f"accept={module}: no source of this name differs between the runs"
+            f"{did_you_mean(module, different)}"
         )
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    entry = {"source": module, "time": now, "sha256": sorted(found[module])}
+    entry = {"source": module, "time": now, "sha256": sorted(different[module])}
     atomic_files.write_json(
         results.folder / "accepted.json", {"accepted": [*_accepted(results.folder), entry]}
     )
@@ -94,5 +97,5 @@ def _who(module: str, kinds: Mapping[str, Sequence[Run]]) -> str:
     one = (most[0].summary.get("sources") or {}).get("components") or {}
     parts = ", ".join(name for name, place in one.items() if place == module)
     whose = f"{module} ({parts})" if parts else module
-    others_of_it = f"{len(most)} run{'s' * (len(most) > 1)} that used it"
-    return f"The source of {whose} is another one in {listed(odd)} than in the other {others_of_it}"
+    number = "1 run" if len(most) == 1 else f"{len(most)} runs"
+    return f"The source of {whose} differs in {listed(odd)} from the other {number} that used it"

@@ -1,4 +1,4 @@
-"""What a run's files may hold, whoever wrote them: what is of another kind is left out, and said."""
+"""Read a run's summary, whoever wrote it: fields of a wrong type are left out and named."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from zoo import metrics
 
-Number = float  # finite, and no truth value
+Number = float  # finite, not a bool
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(("status", "error", "outcome", "over", "git_sha"), str),
     **dict.fromkeys(
@@ -38,21 +38,21 @@ SHAPES: dict[str, Any] = {
 
 
 def cleaned(summary: Mapping[str, Any], shapes: Mapping[str, Any] = SHAPES) -> dict[str, Any]:
-    """The fields of a summary that are known and of their kind."""
-    found: dict[str, Any] = {}
+    """The known fields of a summary that have the right type."""
+    fields: dict[str, Any] = {}
     for name, shape in shapes.items():
         value = summary.get(name)
         if _nested(shape) and isinstance(value, Mapping):
-            found[name] = cleaned(value, shape)
+            fields[name] = cleaned(value, shape)
         elif name in summary and (value is None or (not _nested(shape) and _fits(value, shape))):
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
 def misshapen(
     summary: Mapping[str, Any], shapes: Mapping[str, Any] = SHAPES, path: str = ""
 ) -> Iterator[str]:
-    """The dotted names of the fields that are known, and of another kind."""
+    """The dotted names of the known fields that have a wrong type."""
     for name, shape in shapes.items():
         value = summary.get(name)
         if _nested(shape) and isinstance(value, Mapping):
@@ -62,12 +62,12 @@ def misshapen(
 
 
 def _nested(shape: Any) -> bool:
-    """Whether a shape names its fields, each of which is looked at alone."""
+    """Whether a shape names its fields, each of which is checked by itself."""
     return isinstance(shape, dict) and str not in shape
 
 
 def _fits(value: Any, shape: Any) -> bool:
-    """Whether a value is of a shape: a type, [of each], {str: of each value}; None is nothing said, of any."""
+    """Whether a value is None or has a shape: a type, [of each item] or {str: of each value}."""
     if value is None or shape is object:
         return True
     if shape is Number:
@@ -80,8 +80,6 @@ def _fits(value: Any, shape: Any) -> bool:
         return isinstance(value, Mapping) and all(
             _fits(each, shape[str]) for each in value.values()
         )
-    return (
-        isinstance(value, shape)
-        and not isinstance(value, bool)
-        and (shape is not int or abs(value) < 2**63)
-    )
+    if isinstance(value, bool) or not isinstance(value, shape):
+        return False
+    return shape is not int or abs(value) < 2**63

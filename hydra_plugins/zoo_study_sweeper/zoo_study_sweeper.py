@@ -1,4 +1,4 @@
-"""The jobs of a study, in batches, to whichever launcher. Which jobs there are, ablations.scheduler knows."""
+"""Give the jobs of a study to a launcher, in the batches that ablations.scheduler makes."""
 
 import sys
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-# Annotations are no strings here: Hydra loads this file without naming it in sys.modules, where a dataclass would look.
+# Annotations must not be strings here: Hydra loads this file without an entry in sys.modules, where
+# a dataclass would look them up.
 
 
 @dataclass
 class ZooStudyConf:
     _target_: str = "hydra_plugins.zoo_study_sweeper.zoo_study_sweeper.ZooStudySweeper"
-    at_once: int | None = (
-        None  # jobs that the launcher gets at a time; null: all, which submitit_local starts together
-    )
+    # Jobs that the launcher gets at a time; null: all, which submitit_local starts together.
+    at_once: int | None = None
 
 
 ConfigStore.instance().store(
@@ -62,18 +62,17 @@ class ZooStudySweeper(Sweeper):
                 batch = busy
                 for job in batch[:1]:
                     with scheduler.claimed(folder / job.folder, wait=True):
-                        pass  # whoever has it has ended, well or not
+                        pass  # the process that had it has ended
 
     def _launch(self, jobs: list[list[str]], number: int) -> list[Any]:
-        """How the jobs ended. A launcher that gives up on one that died has started the others all the same."""
+        """How the jobs ended. A launcher that gives up on a dead job has started the others."""
+        from zoo.errors import first_line
+
         assert self.launcher is not None
         try:
             return [
                 ended._return_value for ended in self.launcher.launch(jobs, initial_job_idx=number)
             ]
         except Exception as error:
-            print(
-                f"the launcher: {type(error).__name__}: {str(error).strip().splitlines()[:1]}",
-                file=sys.stderr,
-            )
+            print(f"launcher: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
             return [None] * len(jobs)

@@ -145,7 +145,7 @@ def test_a_broken_arm_is_refused_at_its_first_step_before_any_run(
         word, "hydra.sweep.dir='my runs'", "trainer.max_steps=101", "trainer.watch_every=50"
     )
     assert "arm broken fails at its first step: loader.eval_length=1000000 is longer than" in said
-    assert "no run has begun" in said
+    assert "no run was started" in said
     assert "one step of each arm is tried first" in capsys.readouterr().out
     assert {
         place: run["steps"]

@@ -235,7 +235,7 @@ def test_a_source_that_changed_between_seeds_is_named_and_its_arm_not_judged(
     assert verdicts(folder) == {"mine": "withheld", "other": "worse"}
     _, compared, lines = report.write(folder)
     (line,) = [line for line in lines if "source" in line]
-    assert "mine seed 4, mine seed 5 than in the other" in line
+    assert "mine seed 4, mine seed 5 from the other" in line
     assert f"accept={module}" in line
     page = (folder / "report.md").read_text(encoding="utf-8")
     assert "mine against base is not judged" in page
@@ -265,7 +265,7 @@ def test_a_difference_is_accepted_by_name_until_there_is_another(
     command.main()
     said = " ".join(capsys.readouterr().out.split())
     assert "mine is worse than base" in said
-    assert "mine seed 4, mine seed 5 than in the other 4 runs that used it: accepted (" in said
+    assert "mine seed 4, mine seed 5 from the other 4 runs that used it: accepted (" in said
     made_of(folder, "mine", range(5, SEEDS), "c" * 64)
     assert verdicts(folder)["mine"] == "withheld"
 
@@ -276,7 +276,8 @@ def test_runs_that_did_not_record_their_source_beside_those_that_did_are_counted
     path = folder / "base" / "seed_0" / "summary.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "sources": None}), encoding="utf-8")
     assert any(
-        "1 of 18 runs have not recorded of what source" in line for line in report.write(folder)[2]
+        "1 of 18 runs have not recorded their source code" in line
+        for line in report.write(folder)[2]
     )
     assert verdicts(folder)["mine"] == "worse"
 

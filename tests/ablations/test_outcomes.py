@@ -241,7 +241,7 @@ def test_the_live_table_counts_as_the_report_does(
     )
     said = io.StringIO()
     watch = progress.Watch(plan, Console(file=said, width=200))  # type: ignore[arg-type]
-    watch._tell(watch.look())
+    watch._print(watch.look())
     watch.console.print(watch.table())
     mean = results.load(folder).table.mean("a")
     text = said.getvalue()
