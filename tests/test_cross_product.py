@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tests.helpers.components import ARCH, Choice, chosen, close, honours, make, shaken, tokens
 from zoo import registry
-from zoo.conformance.decoder_parts import LEFT_PADDED as LEFT
-from zoo.conformance.decoder_parts import LENGTH, check_cache, check_documents, check_padding
-from zoo.conformance.decoder_parts import RIGHT_PADDED as RIGHT
+from zoo.conformance.sequences import LEFT_PADDED as LEFT
+from zoo.conformance.sequences import LENGTH, check_cache, check_documents, check_padding
+from zoo.conformance.sequences import RIGHT_PADDED as RIGHT
 from zoo.errors import ZooError
 
 GROUPS = ("norm", "residual", "block", "pos", "attn", "ffn")  # and the embeddings in turn

@@ -28,7 +28,7 @@ from tests.helpers.components import (
 )
 from zoo import config, generation, models, registry
 from zoo.components.pos import Position
-from zoo.conformance.decoder_parts import (
+from zoo.conformance.sequences import (
     DOCUMENTS,
     LENGTH,
     check_cache,
@@ -36,9 +36,9 @@ from zoo.conformance.decoder_parts import (
     check_padding,
     in_chunks,
 )
-from zoo.conformance.decoder_parts import LEFT_PADDED as LEFT
-from zoo.conformance.decoder_parts import POSITIONS as PLACES
-from zoo.conformance.decoder_parts import RIGHT_PADDED as RIGHT
+from zoo.conformance.sequences import LEFT_PADDED as LEFT
+from zoo.conformance.sequences import POSITIONS as PLACES
+from zoo.conformance.sequences import RIGHT_PADDED as RIGHT
 from zoo.context import Cache
 from zoo.errors import ZooError
 
