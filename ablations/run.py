@@ -142,7 +142,8 @@ def study(arguments: Namespace) -> int:
         wandb_sweep.write(planned, [*again, *flags], Path(sweep))
         console.print(
             Text(
-                f"Run wandb sweep {shlex.quote(sweep)} to create the sweep, whose agents run the study"
+                f"Run wandb sweep {shlex.quote(sweep)} to create the sweep, whose agents run the"
+                f" study"
             )
         )
     if only or sweep is not None:

@@ -1,4 +1,6 @@
-"""What to write instead: an unknown word is met with the option or group that it means, and no advice is one's own choice."""
+"""What to write instead: an unknown word is met with the option or group that it means, and no
+advice is one's own choice.
+"""
 
 from __future__ import annotations
 

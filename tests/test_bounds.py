@@ -1,4 +1,6 @@
-"""Bounds in signatures: every number is accepted up to its bounds, and refused beyond them by a sentence that names it."""
+"""Bounds in signatures: every number is accepted up to its bounds, and refused beyond them by a
+sentence that names it.
+"""
 
 from __future__ import annotations
 

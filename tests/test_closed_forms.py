@@ -1,4 +1,6 @@
-"""Components against what can be worked out by hand, in float64, or by torch's own reference modules."""
+"""Components against what can be worked out by hand, in float64, or by torch's own reference
+modules.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def filled(module: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def test_sinusoidal_far_away_in_bfloat16() -> None:
-    """The same formula at 100,000, in float64: the angles are float32 whatever the module is cast to."""
+    """The same formula at 100,000, in float64: the angles are float32 whatever the module is
+    cast to.
+    """
     position = registry.build("pos", "sinusoidal", 4, 1, 4, 8, True).to(torch.bfloat16)
     added = position.embed(torch.zeros(1, 1, 4, dtype=torch.bfloat16), torch.tensor([[100_000]]))
     expected = [wave(100_000 / base) for base in (1, 100) for wave in (math.sin, math.cos)]
@@ -65,7 +69,9 @@ def test_sinusoidal_position_one() -> None:
     [("half", [0.5403, 0, 0.8415, 0]), ("interleaved", [0.5403, 0.8415, 0, 0])],
 )
 def test_rope_position_one(pairing: str, turned: list[float]) -> None:
-    """Su et al. 2021, equation 15: the first pair turns by 1 radian, and which entries it is made of is the pairing."""
+    """Su et al. 2021, equation 15: the first pair turns by 1 radian, and which entries it is
+    made of is the pairing.
+    """
     rope: RoPE = registry.build("pos", {"name": "rope", "pairing": pairing}, 4, 1, 4, 8, True)
     close(
         rope.rotate(torch.tensor([[1]]))(torch.tensor([[[[1.0, 0, 0, 0]]]]))[0, 0, 0],
@@ -80,7 +86,9 @@ def test_rope_position_one(pairing: str, turned: list[float]) -> None:
 def test_rope_is_a_complex_product(
     pairing: str, fraction: float, dtype: torch.dtype, tolerance: float
 ) -> None:
-    """Su et al. 2021: each pair, as a complex number, times exp(i·position·base^(-2j/width)), here in complex128."""
+    """Su et al. 2021: each pair, as a complex number, times exp(i·position·base^(-2j/width)),
+    here in complex128.
+    """
     width, places, x = (
         int(8 * fraction),
         torch.tensor([[0, 17, 100_000]]),
@@ -131,7 +139,9 @@ def test_rope_scores_depend_on_the_distance_only(pairing: str) -> None:
     ],
 )
 def test_activation_at_minus_three(name: str, value: float) -> None:
-    """Hendrycks & Gimpel 2016: x·Φ(x), and its tanh approximation, which differ in the fourth place at -3."""
+    """Hendrycks & Gimpel 2016: x·Φ(x), and its tanh approximation, which differ in the fourth
+    place at -3.
+    """
     ffn = registry.build("ffn", {"name": name, "hidden": 1}, 1)
     with torch.no_grad():
         ffn.up.weight.fill_(1.0)
@@ -153,7 +163,9 @@ def test_gated_ffn(name: str, act: Any) -> None:
 
 
 def test_gated_and_ungated_ffn_are_of_one_size() -> None:
-    """Shazeer 2020, section 3: two thirds of the width, so that three matrices weigh as much as two: 8·768²."""
+    """Shazeer 2020, section 3: two thirds of the width, so that three matrices weigh as much as
+    two: 8·768².
+    """
     with torch.device("meta"):
         sizes = {
             name: registry.build("ffn", name, 768)
@@ -194,7 +206,9 @@ def test_rms_norm_by_hand() -> None:
 
 
 def test_scores_without_scale_have_the_variance_of_the_head_width() -> None:
-    """Vaswani et al. 2017, footnote 4: the product of two vectors of d_k unit-variance entries has variance d_k."""
+    """Vaswani et al. 2017, footnote 4: the product of two vectors of d_k unit-variance entries
+    has variance d_k.
+    """
     width, length = 64, 256
     attn = registry.build("attn", {"name": "mha", "scale": 1.0}, width, 1, True)
     assert registry.build("attn", "mha", width, 1, True).scale == width**-0.5
@@ -208,7 +222,9 @@ def test_scores_without_scale_have_the_variance_of_the_head_width() -> None:
 
 @pytest.mark.parametrize("attn", choices("attn"), ids=said)
 def test_the_scale_is_of_the_scores(attn: Choice) -> None:
-    """A vanishing scale makes every score equal, so that each token is the mean of the values it sees."""
+    """A vanishing scale makes every score equal, so that each token is the mean of the values it
+    sees.
+    """
     if not option("attn", attn["name"], "scale") or attn.get("sinks"):
         pytest.skip("has no scores, or a sink that takes a share")
     flat = filled(registry.build("attn", attn | {"scale": 1e-9}, 16, 4, True))

@@ -1,4 +1,6 @@
-"""Plans for many GPUs: by hand where it is arithmetic, else against what others published of their runs."""
+"""Plans for many GPUs: by hand where it is arithmetic, else against what others published of
+their runs.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ MODELS = {
     "MPT-13B": [*GPT, "arch.dim=5120", "arch.layers=40", "arch.heads=40"],
     "MPT-70B": [*GPT, "arch.dim=8192", "arch.layers=80", "arch.heads=64"],
 }
-PARAMETERS = {  # as published beside the runs; of BLOOM without its norm of the embeddings and biases' difference
+# as published beside the runs; of BLOOM without its norm of the embeddings and biases' difference
+PARAMETERS = {
     "LLaMA 65B": 65.2e9,
     "GPT-3": 175e9,
     "BLOOM": 176.2e9,
@@ -102,18 +105,22 @@ def test_flops_are_those_published(
 @pytest.mark.parametrize(
     ("model", "words", "hours", "tolerance"),
     [
-        # Touvron et al. 2023, section 2.4 and table 15: 380 tokens/s/GPU on 2,048 A100-80GB, 1.4 T tokens, 1,022,362 GPU hours;
+        # Touvron et al. 2023, section 2.4 and table 15: 380 tokens/s/GPU on 2,048 A100-80GB, 1.4 T
+        # tokens, 1,022,362 GPU hours;
         # that rate is 49.6 % of the peak
         ("LLaMA 65B", "gpu=a100_80 gpus=2048 tensor=8 tokens=1.4T mfu=0.496", 1_022_362, 0.02),
-        # Grattafiori et al. 2024, table 4: 38 to 43 % BF16 MFU, of which this is the mean; its model card: 30.84 M H100 hours
+        # Grattafiori et al. 2024, table 4: 38 to 43 % BF16 MFU, of which this is the mean; its
+        # model card: 30.84 M H100 hours
         (
             "Llama 3 405B",
             "gpu=h100 gpus=16384 tensor=8 tokens=15.6T batch=16M mfu=0.405",
             30.84e6,
             0.10,
         ),
-        # Le Scao et al. 2022, section 3.4: 1,082,990 hours on 384 A100-80GB, 366 B tokens, up to 156 TFLOP/s a GPU, which as in
-        # Megatron counts the recomputation: 37.5 % without; restarts and evaluation are in the published hours
+        # Le Scao et al. 2022, section 3.4: 1,082,990 hours on 384 A100-80GB, 366 B tokens, up to
+        # 156 TFLOP/s a GPU, which as in
+        # Megatron counts the recomputation: 37.5 % without; restarts and evaluation are in the
+        # published hours
         ("BLOOM", "gpu=a100_80 gpus=384 tensor=4 tokens=366B mfu=0.375", 1_082_990, 0.15),
     ],
 )
@@ -126,7 +133,8 @@ def test_gpu_hours_at_the_published_mfu(
 @pytest.mark.parametrize(
     ("model", "words", "hours", "least", "most"),
     [
-        # Llama 3's model cards: 15 T tokens, 1.3 M H100 hours (3.0) and 1.46 M (3.1), 6.4 M and 7.0 M; no MFU is published
+        # Llama 3's model cards: 15 T tokens, 1.3 M H100 hours (3.0) and 1.46 M (3.1), 6.4 M and 7.0
+        # M; no MFU is published
         ("Llama 3 8B", "gpu=h100 gpus=1024 tokens=15T batch=8M", (1.3e6, 1.46e6), 0.16, 0.19),
         (
             "Llama 3 70B",
@@ -135,7 +143,8 @@ def test_gpu_hours_at_the_published_mfu(
             0.28,
             0.32,
         ),
-        # MosaicML 2023, "Introducing MPT-7B": 9.5 days on 440 A100-40GB for 1 T tokens; it reports 50 % MFU for it elsewhere
+        # MosaicML 2023, "Introducing MPT-7B": 9.5 days on 440 A100-40GB for 1 T tokens; it reports
+        # 50 % MFU for it elsewhere
         ("MPT-7B", "gpu=a100_40 gpus=440 tokens=1T", (9.5 * 24 * 440,), 0.37, 0.40),
     ],
 )
@@ -147,7 +156,8 @@ def test_where_no_mfu_was_published_the_one_that_the_hours_need(
         assert least < needed < most
 
 
-MEASURED = [  # MosaicML's llm-foundry, scripts/train/benchmarking (2023): sequences of 2,048, fsdp; tokens/s/GPU
+# MosaicML's llm-foundry, scripts/train/benchmarking (2023): sequences of 2,048, fsdp; tokens/s/GPU
+MEASURED = [
     ("MPT-70B", "gpu=a100_80 gpus=64 micro=8 batch=4194304", True, 410),
     ("MPT-13B", "gpu=a100_80 gpus=8 micro=2 batch=98304", False, 2262),
     ("MPT-7B", "gpu=a100_80 gpus=8 micro=6 batch=196608", False, 4641),
@@ -155,7 +165,8 @@ MEASURED = [  # MosaicML's llm-foundry, scripts/train/benchmarking (2023): seque
     ("MPT-70B", "gpu=h100 gpus=64 micro=8 batch=4194304", True, 1039),
     ("MPT-13B", "gpu=h100 gpus=64 micro=2 batch=262144", False, 4800),
     ("MPT-7B", "gpu=h100 gpus=8 micro=6 batch=98304", False, 10643),
-    # torchtitan, docs/performance.md (2024 and 2025): sequences of 8,192; fsdp, and with tensor parallel by 8
+    # torchtitan, docs/performance.md (2024 and 2025): sequences of 8,192; fsdp, and with tensor
+    # parallel by 8
     ("Llama 3 70B", "gpu=a100_80 gpus=64 micro=1 batch=524288", True, 323),
     ("Llama 3 405B", "gpu=h100 gpus=128 micro=2 tensor=8 batch=262144", True, 109),
     # Touvron et al. 2023, whose tensor parallelism and micro-batch are not published
@@ -167,7 +178,9 @@ MEASURED = [  # MosaicML's llm-foundry, scripts/train/benchmarking (2023): seque
 def test_speed_without_being_told_the_mfu(
     model: str, words: str, checkpointing: bool, rate: float
 ) -> None:
-    """The A100s and H100s are assumed to reach 65 and 48 % of their peak, whatever they do; so within a fifth, not closer."""
+    """The A100s and H100s are assumed to reach 65 and 48 % of their peak, whatever they do; so
+    within a fifth, not closer.
+    """
     assert planned(model, words, checkpointing)["tokens_per_second_per_gpu"] == pytest.approx(
         rate, rel=0.21
     )
@@ -176,7 +189,8 @@ def test_speed_without_being_told_the_mfu(
 @pytest.mark.parametrize(
     ("model", "words", "checkpointing", "fits"),
     [
-        # MosaicML's table again: what ran, at the largest micro-batch that they found to fit, and twice that, which did not
+        # MosaicML's table again: what ran, at the largest micro-batch that they found to fit, and
+        # twice that, which did not
         ("MPT-7B", "gpu=h100 gpus=8 micro=6", False, True),
         ("MPT-7B", "gpu=h100 gpus=8 micro=12", False, False),
         ("MPT-13B", "gpu=h100 gpus=8 micro=2", False, True),
@@ -185,7 +199,8 @@ def test_speed_without_being_told_the_mfu(
         ("MPT-7B", "gpu=a100_40 gpus=128 micro=36 batch=8M", True, False),
         ("MPT-70B", "gpu=h100 gpus=32 micro=2", True, True),
         ("MPT-70B", "gpu=h100 gpus=64 micro=8", True, True),
-        # torchtitan: 405B runs out of memory with fsdp alone on GPUs of 94 GB, and fits with tensor parallel by 8
+        # torchtitan: 405B runs out of memory with fsdp alone on GPUs of 94 GB, and fits with tensor
+        # parallel by 8
         ("Llama 3 405B", "gpu=h100 gpus=128 micro=2 batch=4M", True, False),
         ("Llama 3 405B", "gpu=h100 gpus=128 micro=2 tensor=8", True, True),
         ("Llama 3 70B", "gpu=a100_80 gpus=64 micro=1", True, True),
@@ -199,9 +214,11 @@ def test_what_fitted_fits_and_what_did_not_does_not(
 
 
 def test_memory_lies_where_it_was_measured() -> None:
-    """torchtitan 2025, table 1: Llama 3.1 8B on 8 H100, 2 sequences, every other layer's activations recomputed: 82.4 GiB.
+    """torchtitan 2025, table 1: Llama 3.1 8B on 8 H100, 2 sequences, every other layer's
+    activations recomputed: 82.4 GiB.
 
-    There all logits are kept in float32, with their gradient, of which zoo.objectives.loss has a part at a time.
+    There all logits are kept in float32, with their gradient, of which zoo.objectives.loss has a
+    part at a time.
     """
     logits = 2 * (2 * 8192 * 128_256 * 4)
     needed = [
@@ -244,12 +261,16 @@ PLAN = Plan(gpus=16, batch=640, micro=1, precision="bf16-mixed")
     ],
 )
 def test_memory_by_hand(plan: Plan, expected: tuple[float, ...]) -> None:
-    """Rajbhandari et al. 2020: 16 bytes a parameter, each on one of the ranks; 2 more for what is computed with."""
+    """Rajbhandari et al. 2020: 16 bytes a parameter, each on one of the ranks; 2 more for what
+    is computed with.
+    """
     assert tuple(cluster.memory(FIGURES, plan).values()) == pytest.approx(expected)
 
 
 def test_traffic_by_hand() -> None:
-    """Rings: an all-reduce passes twice what a gather or a scatter does, each all but the rank's own share."""
+    """Rings: an all-reduce passes twice what a gather or a scatter does, each all but the rank's
+    own share.
+    """
     near, far = gpus.named("h100").link * 0.8, gpus.named("h100").network * 8 * 0.8
     ddp, fsdp, tensor = (
         cluster.step(FIGURES, plan)
@@ -271,7 +292,9 @@ def test_traffic_by_hand() -> None:
 
 
 def test_checkpointing_is_in_the_estimate_of_a_run() -> None:
-    """What a block keeps is kept of one block, and of the others their inputs (Chen et al. 2016)."""
+    """What a block keeps is kept of one block, and of the others their inputs (Chen et al.
+    2016).
+    """
     words = ["arch.dim=32", "arch.layers=6", "arch.length=32", "loader.batch_size=4"]
     kept, less = (
         cost.memory(config.compose([*words, *more]))
@@ -364,7 +387,9 @@ def test_what_helps_does_help() -> None:
 
 
 def test_peaks_are_those_that_lightning_knows() -> None:
-    """Of the GPUs that both know; Lightning has an H200's with sparsity, and of a GeForce what it does without tensor cores."""
+    """Of the GPUs that both know; Lightning has an H200's with sparsity, and of a GeForce what
+    it does without tensor cores.
+    """
     theirs = {
         "a100_80": "a100",
         "a100_40": "a100",

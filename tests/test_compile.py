@@ -1,4 +1,6 @@
-"""torch.compile takes components in one graph. What is counted is the tracing; what becomes of a graph is torch's affair."""
+"""torch.compile takes components in one graph. What is counted is the tracing; what becomes of a
+graph is torch's affair.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every component that is registered, in a tiny decoder: what has to hold whatever the component does."""
+"""Every component that is registered, in a tiny decoder: what has to hold whatever the component
+does.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ FAR = 100_000
 
 @cases("pos")
 def test_neighbours_far_away_stay_apart_in_bfloat16(case: Case) -> None:
-    """At 100,000 bfloat16 tells positions apart at 512 only; the exact angles are tested as closed forms."""
+    """At 100,000 bfloat16 tells positions apart at 512 only; the exact angles are tested as
+    closed forms.
+    """
     position: Any = made(case).to(torch.bfloat16).stack.positions[0]
     if position.limit is not None:
         pytest.skip(f"places at most {position.limit}")
@@ -74,7 +78,9 @@ def test_a_norm_takes_any_leading_shape(choice: Choice, shape: tuple[int, ...]) 
 
 @pytest.mark.parametrize("choice", choices("attn"), ids=said)
 def test_a_row_that_sees_nothing_gives_zeros(choice: Choice) -> None:
-    """Attention without its biases, on a row of padding only: zeros, and gradients that are numbers."""
+    """Attention without its biases, on a row of padding only: zeros, and gradients that are
+    numbers.
+    """
     attn = registry.build("attn", choice, 16, 4, True)
     x = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
     biases = [one for name, one in attn.named_parameters() if one.ndim < 2 and "norm" not in name]
@@ -95,7 +101,9 @@ def test_a_row_that_sees_nothing_gives_zeros(choice: Choice) -> None:
 
 
 def test_the_base_is_what_a_decoder_is_made_of() -> None:
-    """A group that configurations choose from for a decoder, and that the tests above would leave out."""
+    """A group that configurations choose from for a decoder, and that the tests above would
+    leave out.
+    """
     from zoo import config
 
     told = config.choices(config.compose([]))
@@ -107,7 +115,9 @@ def test_the_base_is_what_a_decoder_is_made_of() -> None:
 @pytest.mark.parametrize("placed", ["in the residual stream", "of queries and keys"])
 @each("norm")
 def test_mixed_precision_makes_torch_warn_of_nothing(norm: Choice, placed: str) -> None:
-    """Sublayers give 16 bits and weights have 32; what comes out is what 32 bits give, to the 8 that are kept."""
+    """Sublayers give 16 bits and weights have 32; what comes out is what 32 bits give, to the 8
+    that are kept.
+    """
     if placed == "of queries and keys" and norm["name"] == "none":
         pytest.skip("attn.qk_norm=null says that")
     parts = (

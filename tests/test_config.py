@@ -50,7 +50,8 @@ from zoo.errors import ZooError
         ("+logger.x=3", "logger=wandb has no option 'x'"),
         (
             "logger.mode=foo",
-            r"logger.mode: Invalid value 'foo', expected one of \[auto, online, offline, disabled\]",
+            r"logger.mode: Invalid value 'foo', expected one of \[auto, online, offline,"
+            r" disabled\]",
         ),
         ("hydra.run.dir=", "hydra.run.dir= names no folder"),
         ("hydra.sweep.dir=", "hydra.sweep.dir= names no folder"),
@@ -175,7 +176,9 @@ def test_composing_twice_gives_equal_configurations_that_share_nothing() -> None
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A model and an experiment of somebody's own, that say different things of the same options."""
+    """A model and an experiment of somebody's own, that say different things of the same
+    options.
+    """
     for group, name, head, body in (
         (
             "model",
@@ -344,7 +347,9 @@ def test_a_size_changes_nothing_that_the_command_line_gives() -> None:
 def test_what_a_file_says_of_a_part_goes_with_the_part(
     words: str, path: tuple[Any, ...], expected: Any
 ) -> None:
-    """Options that the new part has not are left out with the old one; the others stay, as for any part."""
+    """Options that the new part has not are left out with the old one; the others stay, as for
+    any part.
+    """
     found: Any = config.compose(words.split())
     for key in path:
         found = found[key]
@@ -371,7 +376,9 @@ def test_a_part_within_a_part_is_refused_in_plain_words(words: str, told: str) -
 
 
 def inner_choices() -> dict[tuple[str, str], str]:
-    """Each place where a component is chosen inside another, and what can be chosen there, with the word for the outer one."""
+    """Each place where a component is chosen inside another, and what can be chosen there, with
+    the word for the outer one.
+    """
     found: dict[tuple[str, str], str] = {}
     for outer in config.choices(config.compose()):
         for name, entry in registry.entries(outer).items():
@@ -382,7 +389,9 @@ def inner_choices() -> dict[tuple[str, str], str]:
 
 
 def plain_values(group: str, name: str) -> Iterator[tuple[str, Any]]:
-    """Each option of a component that is a number, a switch or a word, with a value that it can have."""
+    """Each option of a component that is a number, a switch or a word, with a value that it can
+    have.
+    """
     for option in fields(registry.entry(group, name).options)[1:]:
         if option.type is not Any and option.type != list[str]:
             default = getattr(option.default, "name", option.default)

@@ -1,4 +1,6 @@
-"""Every registered component passes the checks of its group, and one that does not is told what it lacks."""
+"""Every registered component passes the checks of its group, and one that does not is told what
+it lacks.
+"""
 
 from __future__ import annotations
 

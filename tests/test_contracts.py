@@ -1,4 +1,6 @@
-"""A member from outside that cannot be made or called as its group is, is named with what it must take, before any training."""
+"""A member from outside that cannot be made or called as its group is, is named with what it
+must take, before any training.
+"""
 
 from __future__ import annotations
 

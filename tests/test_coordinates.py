@@ -1,4 +1,6 @@
-"""How activations grow with the width: not at all with muP, and with the usual parametrisation as theory has it."""
+"""How activations grow with the width: not at all with muP, and with the usual parametrisation
+as theory has it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_with_mup_nothing_grows(optim: str, lr: float) -> None:
 
 
 def test_with_the_usual_one_each_step_adds_as_much_as_there_are_inputs() -> None:
-    """Adam moves each weight by the rate, so a product with n of them moves by up to n times it: an exponent near 1."""
+    """Adam moves each weight by the rate, so a product with n of them moves by up to n times it:
+    an exponent near 1.
+    """
     found = growth("init=fan_in")
     assert min(found["attn"], found["ffn"]) > 0.6, found
     assert found["embed"] == pytest.approx(-0.5, abs=0.2), "1/√dim at the start"

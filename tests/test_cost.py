@@ -28,7 +28,9 @@ LENGTH = 12
 
 
 def counted(model: Decoder) -> int:
-    """FLOPs of a forward pass by torch's counter, on the meta device, where no fused kernel escapes it."""
+    """FLOPs of a forward pass by torch's counter, on the meta device, where no fused kernel
+    escapes it.
+    """
     with FlopCounterMode(display=False) as counter:
         model(tokens(2, LENGTH).to("meta"))
     return counter.get_total_flops()
@@ -41,7 +43,9 @@ def test_flops_of_every_attention(attn: Choice) -> None:
 
 
 def test_flops_by_hand() -> None:
-    """Kaplan et al. 2020, table 1: 2 a weight of every matrix, and 4·n·dim for scores and values; no look-up counts."""
+    """Kaplan et al. 2020, table 1: 2 a weight of every matrix, and 4·n·dim for scores and
+    values; no look-up counts.
+    """
     model = make(device="meta")
     matrices = 2 * (4 * 16**2 + 8 * 16**2) + 16 * 32
     assert cost.flops(model, 10) == 2 * matrices + 2 * 4 * 10 * 16
@@ -67,7 +71,9 @@ def test_parts_add_up_to_the_whole(case: Case) -> None:
     )
 
 
-GPT2 = {  # Radford et al. 2019, at dim 768, 12 layers, vocabulary 50,257 and 1,024 positions: 4·dim² and 8·dim² a layer
+# Radford et al. 2019, at dim 768, 12 layers, vocabulary 50,257 and 1,024 positions: 4·dim² and
+# 8·dim² a layer
+GPT2 = {
     "embed": 50_257 * 768,
     "positions": 1_024 * 768,
     "attn": 12 * (4 * 768**2 + 4 * 768),
@@ -95,7 +101,9 @@ def test_a_layer_is_twelve_times_dim_squared() -> None:
 
 @pytest.mark.parametrize(("attn", "kv_heads"), [("mha", 4), ("gqa", 2), ("mqa", 1)])
 def test_the_cache_holds_keys_and_values(attn: str, kv_heads: int) -> None:
-    """Shazeer 2019, section 3: two entries of the head's width for each KV head, layer and token; four bytes each."""
+    """Shazeer 2019, section 3: two entries of the head's width for each KV head, layer and
+    token; four bytes each.
+    """
     told = cost.of(
         config.compose(
             [f"attn={attn}", "arch.dim=16", "arch.layers=3", "arch.heads=4", "arch.length=64"]
@@ -128,7 +136,9 @@ MEMORY = ["arch.dim=32", "arch.layers=2", "arch.length=32"]
 
 
 def test_training_memory_is_the_state_and_a_micro_batch() -> None:
-    """Weights, gradients and AdamW's two moments are 16 bytes a parameter; beside them each token takes its share."""
+    """Weights, gradients and AdamW's two moments are 16 bytes a parameter; beside them each
+    token takes its share.
+    """
     small, large, split = (
         cost.training_memory(
             config.compose(
@@ -161,7 +171,9 @@ def test_a_micro_batch_is_what_one_device_has_of_a_batch_at_once(
 
 @pytest.mark.parametrize("backend", words_of(option("attn", "mha", "backend")))
 def test_activations_are_those_that_autograd_keeps(backend: str) -> None:
-    """What a forward pass on the CPU leaves referenced, and the logits' gradient, with which the backward begins."""
+    """What a forward pass on the CPU leaves referenced, and the logits' gradient, with which the
+    backward begins.
+    """
     configured = config.compose([*MEMORY, "loader.batch_size=4", f"attn.backend={backend}"])
     model, kept = models.build(configured), {}
 
@@ -198,7 +210,9 @@ def test_a_title_is_shown_as_it_was_typed() -> None:
 
 
 def test_a_large_model_costs_no_memory() -> None:
-    """LLaMA 7B (Touvron et al. 2023, table 2), counted as transformers' LlamaForCausalLM counts it."""
+    """LLaMA 7B (Touvron et al. 2023, table 2), counted as transformers' LlamaForCausalLM counts
+    it.
+    """
     words = [
         "arch.dim=4096",
         "arch.layers=32",
@@ -213,7 +227,9 @@ def test_a_large_model_costs_no_memory() -> None:
 
 
 def test_the_logits_of_a_large_vocabulary_do_not_count_all_at_once() -> None:
-    """They are made in parts, of `zoo.objectives.loss.LOGITS_AT_ONCE` at most: twice the tokens cost no more."""
+    """They are made in parts, of `zoo.objectives.loss.LOGITS_AT_ONCE` at most: twice the tokens
+    cost no more.
+    """
     words = [*MEMORY, "arch.vocab=65536", "loader.batch_size=16"]
     whole = 2 * 16 * 32 * 65536 * 4
     grown, model = (

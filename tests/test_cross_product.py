@@ -1,4 +1,6 @@
-"""Any component with any other: the product of all groups, a seeded sample of it here, all of it in the slow group."""
+"""Any component with any other: the product of all groups, a seeded sample of it here, all of it
+in the slow group.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def product() -> list[Parts]:
 
 
 def meaningless(parts: Parts) -> str | None:
-    """Why these parts cannot be put together, in a word of the refusal: the only combinations that may be refused."""
+    """Why these parts cannot be put together, in a word of the refusal: the only combinations
+    that may be refused.
+    """
     if parts["block"] == "parallel" and parts["residual"] in ("post", "deepnorm"):
         return "block=parallel"
     if honours(parts["attn"]).isdisjoint(("rotate", "bias")) and parts["pos"] in (

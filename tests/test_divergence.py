@@ -17,7 +17,9 @@ from zoo.checkpoints import weights as checkpoint_weights
 def test_a_number_that_is_not_finite_is_found_wherever_training_keeps_it(
     optim: dict[str, Any],
 ) -> None:
-    """Of every optimiser, in the last number of each weight and of each tensor that it keeps of one."""
+    """Of every optimiser, in the last number of each weight and of each tensor that it keeps of
+    one.
+    """
     checkpoint, model = trained(optim)
     state = checkpoint["optimizer_states"][0]["state"]
     tensors = [

@@ -1,4 +1,6 @@
-"""Encoders, decoders, both together, and what only some families use, against published numbers and other implementations."""
+"""Encoders, decoders, both together, and what only some families use, against published numbers
+and other implementations.
+"""
 
 from __future__ import annotations
 
@@ -349,7 +351,9 @@ def test_bert_starts_every_matrix_at_one_deviation() -> None:
 
 
 def test_t5_starts_each_matrix_by_its_fan_in() -> None:
-    """As transformers' T5PreTrainedModel: queries smaller by √width, embeddings 1, the table of positions 1/√dim."""
+    """As transformers' T5PreTrainedModel: queries smaller by √width, embeddings 1, the table of
+    positions 1/√dim.
+    """
     check(
         started("t5"),
         {

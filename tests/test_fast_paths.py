@@ -1,4 +1,6 @@
-"""Second implementations that were worth it (benchmarks/README.md): each gives what the plain one gives, gradients too."""
+"""Second implementations that were worth it (benchmarks/README.md): each gives what the plain
+one gives, gradients too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""First values: the deviation each policy promises, and that nothing but seed, name, shape and policy decides them."""
+"""First values: the deviation each policy promises, and that nothing but seed, name, shape and
+policy decides them.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_fan_in(case: Case) -> None:
 
 @cases("ffn", "attn", "block", "residual")
 def test_gpt2(case: Case) -> None:
-    """Radford et al. 2019, section 2.3: .02, and 1/√N of it for the N = 2·layers projections into the stream."""
+    """Radford et al. 2019, section 2.3: .02, and 1/√N of it for the N = 2·layers projections
+    into the stream.
+    """
     model = make(arch=WIDE, init="gpt2", **{case[0]: case[1]})
     scaled, additions = 0, WIDE["layers"] * (1 if case == ("ffn", {"name": "none"}) else 2)
     for name, values in parameters(model).items():
@@ -71,7 +75,9 @@ def test_gpt2(case: Case) -> None:
 
 @cases()
 def test_vectors_start_at_what_their_module_says(case: Case) -> None:
-    """Norms at their constants and biases at zero: as the module itself sets them when it is made without a policy."""
+    """Norms at their constants and biases at zero: as the module itself sets them when it is
+    made without a policy.
+    """
     model = make(**{case[0]: case[1]})
     for path, module in model.named_modules():
         own = dict(module.named_parameters(recurse=False))
@@ -173,7 +179,9 @@ def test_another_default_dtype_rounds_the_same_values(dtype: torch.dtype) -> Non
 
 
 def test_another_default_device_changes_nothing() -> None:
-    """As in a notebook that says torch.set_default_device("cuda"); the meta device stands in for it."""
+    """As in a notebook that says torch.set_default_device("cuda"); the meta device stands in for
+    it.
+    """
     expected = parameters(fresh())
     with torch.device("meta"):
         actual = parameters(fresh())
@@ -218,7 +226,9 @@ MUP = {"name": "mup", "dim": 32, "head_dim": 8}
 
 @cases("attn", "ffn", "norm", "residual")
 def test_mup_at_its_own_width_is_fan_in(case: Case) -> None:
-    """The same values, rates and scales, so that what is known of a model at this width still holds."""
+    """The same values, rates and scales, so that what is known of a model at this width still
+    holds.
+    """
     usual = make(arch=NARROW, **{case[0]: case[1]})
     widths = [module.width for module in usual.modules() if isinstance(module, MultiHead)]
     init = MUP | {"head_dim": next(iter(widths), 8)}
@@ -231,7 +241,9 @@ def test_mup_at_its_own_width_is_fan_in(case: Case) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_mup_is_the_papers(tied: bool) -> None:
-    """Yang et al. 2022, table 8, and section 4 for attention; by their ratio to the narrow model, four times as wide."""
+    """Yang et al. 2022, table 8, and section 4 for attention; by their ratio to the narrow
+    model, four times as wide.
+    """
     head = {"name": "linear", "tied": tied}
     wide = make(arch=WIDER | {"vocab": 100}, init=MUP, pos="learned", ffn="moe", head=head)
     rates = {id(group["params"][0]): group["factor"] for group in optim.parameter_groups(wide, MUP)}

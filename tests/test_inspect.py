@@ -1,4 +1,6 @@
-"""How memory grows with the length: with its square where the scores are kept, else with the length itself."""
+"""How memory grows with the length: with its square where the scores are kept, else with the
+length itself.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_recurrence_is_linear(backward: bool) -> None:
 
 
 def test_memory_is_counted_to_the_byte() -> None:
-    """The scores and the weights made of them are there at once, 4 bytes each; a second pass holds the same."""
+    """The scores and the weights made of them are there at once, 4 bytes each; a second pass
+    holds the same.
+    """
     made = inspect.passes(SMALL)["mha, eager"]
     assert (
         inspect.peak(made(64, True))

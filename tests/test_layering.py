@@ -15,7 +15,9 @@ FACADE = "zoo"  # `zoo.build` reaches down from the package itself, which nothin
 
 
 def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of this project that a module imports, wherever in it: at the top or in a function."""
+    """The modules of this project that a module imports, wherever in it: at the top or in a
+    function.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -28,7 +30,9 @@ def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
 
 
 def floors() -> dict[str, int]:
-    """The floor of each module or folder that CONTRIBUTING.md draws: a name stands for all below it that have no own."""
+    """The floor of each module or folder that CONTRIBUTING.md draws: a name stands for all below
+    it that have no own.
+    """
     drawing = HOUSE.read_text(encoding="utf-8").split("## The house")[1].split("```")[1]
     drawn: dict[str, int] = {}
     for number, line in enumerate(drawing.strip().splitlines()):

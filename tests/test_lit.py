@@ -16,7 +16,9 @@ from zoo.training import module as lightning_module
 
 
 class Level(nn.Module):
-    """One number; its loss on a batch is that number times the batch's, so the gradient is the mean of the batches' numbers."""
+    """One number; its loss on a batch is that number times the batch's, so the gradient is the
+    mean of the batches' numbers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +41,9 @@ class Given:
 
 
 class Partly(Given):
-    """Half of the tokens that are read are labelled, and each that is read has an auxiliary loss of 3."""
+    """Half of the tokens that are read are labelled, and each that is read has an auxiliary loss
+    of 3.
+    """
 
     labelled_fraction = 0.5
 
@@ -63,7 +67,9 @@ def gradients(
     monkeypatch: pytest.MonkeyPatch,
     objective: type[Given] = Given,
 ) -> list[float]:
-    """The gradient at each optimiser step of one epoch over micro-batches of these losses a token."""
+    """The gradient at each optimiser step of one epoch over micro-batches of these losses a
+    token.
+    """
     seen: list[float] = []
     made = config.compose(["loader.batch_size=4", "loader.length=8", "optim.weight_decay=0"])
     module = lightning_module.LMModule(made, Level(), Tokens())
@@ -112,7 +118,9 @@ class Router:
 
 
 class OtherRank:
-    """A strategy of two ranks, the other of which gave these loads to its experts, router after router."""
+    """A strategy of two ranks, the other of which gave these loads to its experts, router after
+    router.
+    """
 
     def __init__(self, *loads: float) -> None:
         self.loads = torch.tensor(loads)
@@ -134,7 +142,9 @@ def test_routers_are_rebalanced_by_the_loads_of_all_ranks() -> None:
 
 
 def test_an_evaluation_weighs_every_label_alike() -> None:
-    """Over batches of unequal size: nats and hits per label, bits per byte of their text; a place without one is none."""
+    """Over batches of unequal size: nats and hits per label, bits per byte of their text; a
+    place without one is none.
+    """
     made = config.compose(["loader.batch_size=4", "loader.length=8"])
     module = lightning_module.LMModule(made, Level(), Tokens())
     module.objective = Given()

@@ -1,4 +1,6 @@
-"""What stands in attention's slot and is not plain attention: latent attention and recurrence, against their judges."""
+"""What stands in attention's slot and is not plain attention: latent attention and recurrence,
+against their judges.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_latent_attention_is_that_of_transformers(version: str, q_rank: int | No
 
 
 def test_the_cache_holds_the_latent_and_the_turned_key_only() -> None:
-    """DeepSeek-V2 2024, table 1: (kv_rank + rope_dim) entries a token and layer, where attention keeps 2·heads·width."""
+    """DeepSeek-V2 2024, table 1: (kv_rank + rope_dim) entries a token and layer, where attention
+    keeps 2·heads·width.
+    """
     words = [
         "attn=mla",
         "pos=rope",
@@ -262,7 +266,9 @@ def test_a_cache_of_recurrence_survives_autocast(name: str) -> None:
 @pytest.mark.parametrize("first", [{"attn": "lstm", "pos": "none"}, {"attn": "lstm"}])
 @pytest.mark.parametrize("pos", ["rope", "alibi", "t5", "learned"])
 def test_recurrence_and_attention_in_turn(pos: str, first: dict[str, Any]) -> None:
-    """A position is that of the layers which have scores; those which have none may name it or not."""
+    """A position is that of the layers which have scores; those which have none may name it or
+    not.
+    """
     turned, plain = (shaken(make(pos=at, arch={"pattern": [first, {}]})) for at in (pos, "none"))
     plain.load_state_dict(turned.state_dict(), strict=False)
     assert not torch.allclose(turned(tokens()), plain(tokens()))
@@ -304,7 +310,9 @@ KEEPING = {
 
 
 def keeping(group: str) -> list[Choice]:
-    """Every component of a group with each of its options that could change what it keeps in a cache."""
+    """Every component of a group with each of its options that could change what it keeps in a
+    cache.
+    """
     found = choices(group)
     for name in registry.entries(group):
         found += [

@@ -1,4 +1,6 @@
-"""Whole models: what masks, caches, packing and uneven layers leave as it was, for every attention and position."""
+"""Whole models: what masks, caches, packing and uneven layers leave as it was, for every
+attention and position.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_layers_that_differ_are_cached_padded_and_packed_alike() -> None:
 
 
 class Distance(Position):
-    """Known by nobody but these tests: a learned bias for each head, times the distance (as ALiBi)."""
+    """Known by nobody but these tests: a learned bias for each head, times the distance (as
+    ALiBi).
+    """
 
     def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool) -> None:
         super().__init__(dim, heads, width, length, causal)

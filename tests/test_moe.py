@@ -1,4 +1,6 @@
-"""Mixture of experts: against loops over tokens, closed forms and transformers; and what training makes of its trace."""
+"""Mixture of experts: against loops over tokens, closed forms and transformers; and what
+training makes of its trace.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,9 @@ def test_losses_add_up_over_rows() -> None:
 
 @pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
 def test_losses_by_hand(gate: str) -> None:
-    """Without a preference the balance loss is its coefficient for each token, and logsumexp is log(experts)."""
+    """Without a preference the balance loss is its coefficient for each token, and logsumexp is
+    log(experts).
+    """
     layer = moe(gate=gate, balance_loss=0.5, z_loss=2.0)
     with torch.no_grad():
         layer.router.weight.zero_()
@@ -203,7 +207,9 @@ def test_losses_by_hand(gate: str) -> None:
 
 
 def test_the_balance_loss_is_that_of_transformers() -> None:
-    """Theirs, of one sequence and layer, is a mean over tokens that is top_k at balance; ours a sum that is 1 a token."""
+    """Theirs, of one sequence and layer, is a mean over tokens that is top_k at balance; ours a
+    sum that is 1 a token.
+    """
     theirs = pytest.importorskip(
         "transformers.models.mixtral.modeling_mixtral"
     ).load_balancing_loss_func
@@ -279,7 +285,9 @@ def test_the_bias_chooses_and_does_not_weigh() -> None:
 
 
 def test_the_bias_moves_toward_balance() -> None:
-    """Wang et al. 2024, algorithm 1: by the rate, with the sign of mean - load; then it does balance a skewed router."""
+    """Wang et al. 2024, algorithm 1: by the rate, with the sign of mean - load; then it does
+    balance a skewed router.
+    """
     layer = moe(experts=4, bias=True, bias_rate=0.25)
     layer.reset_parameters()
     layer.rebalance(torch.tensor([10, 2, 4, 0]))

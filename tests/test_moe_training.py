@@ -51,7 +51,9 @@ def test_cost_is_of_the_active_experts() -> None:
 
 
 def test_memory_of_training_is_found_without_any() -> None:
-    """Twice the tokens, twice the activations: as rows that are shared out among the experts, whatever their number."""
+    """Twice the tokens, twice the activations: as rows that are shared out among the experts,
+    whatever their number.
+    """
     words = ["ffn=moe", "ffn.top_k=3", "arch.dim=16", "arch.layers=1", "arch.length=32"]
     one, two, four = (
         cost.training_memory(config.compose([*words, f"loader.batch_size={size}"]))

@@ -1,4 +1,6 @@
-"""The named models: their sizes to the unit, as published and by transformers, and that each is made of what it says."""
+"""The named models: their sizes to the unit, as published and by transformers, and that each is
+made of what it says.
+"""
 
 from __future__ import annotations
 

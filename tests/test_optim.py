@@ -1,4 +1,6 @@
-"""Optimisers, every one that is registered, and each against torch's own class or its paper's formula."""
+"""Optimisers, every one that is registered, and each against torch's own class or its paper's
+formula.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +163,9 @@ def test_lion_is_the_papers() -> None:
 
 
 def test_adafactor_is_the_papers() -> None:
-    """Shazeer & Stern 2018, algorithms 4 and 5 with relative steps, in float64; their ε₁ is too small to matter here."""
+    """Shazeer & Stern 2018, algorithms 4 and 5 with relative steps, in float64; their ε₁ is too
+    small to matter here.
+    """
     lr, clip = 0.02, 1.0
     expected = []
     for which, parameter in enumerate(Two().parameters()):
@@ -185,7 +189,9 @@ def test_adafactor_is_the_papers() -> None:
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
 def test_muon_is_torchs_in_blocks_and_adamw_elsewhere(shape: tuple[int, int]) -> None:
-    """torch.optim.Muon, whose iteration is in bfloat16 (so to a hundredth of the whole step), and torch.optim.AdamW."""
+    """torch.optim.Muon, whose iteration is in bfloat16 (so to a hundredth of the whole step),
+    and torch.optim.AdamW.
+    """
     model, theirs, start = Two(*shape), Two(*shape), Two(*shape)
     ours = after(model, made({"name": "muon"}, model, lr=0.1, weight_decay=0.3))
     after(
@@ -205,7 +211,9 @@ def test_muon_is_torchs_in_blocks_and_adamw_elsewhere(shape: tuple[int, int]) ->
 
 
 def test_schedule_free_is_the_papers() -> None:
-    """Defazio et al. 2024, algorithm 1 with AdamW's step, in float64: y is learned at, x is the mean that is used."""
+    """Defazio et al. 2024, algorithm 1 with AdamW's step, in float64: y is learned at, x is the
+    mean that is used.
+    """
     lr, decay, b1, b2 = 0.1, 0.3, 0.9, 0.95
     learned, used = [], []
     for which, parameter in enumerate(Two().parameters()):
@@ -235,7 +243,9 @@ def test_schedule_free_is_the_papers() -> None:
 
 @pytest.mark.parametrize("shape", [(8, 5), (5, 8)])
 def test_an_orthogonal_step_keeps_the_singular_vectors(shape: tuple[int, int]) -> None:
-    """The iteration is a polynomial of the singular values alone (Jordan 2024): worked out on those, in float64."""
+    """The iteration is a polynomial of the singular values alone (Jordan 2024): worked out on
+    those, in float64.
+    """
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=F64)
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     s = s / s.norm()

@@ -1,4 +1,6 @@
-"""Hold what surrounds the code together: versions, releases, workflows, hooks, and the ends of lines and files."""
+"""Hold what surrounds the code together: versions, releases, workflows, hooks, and the ends of
+lines and files.
+"""
 
 from __future__ import annotations
 

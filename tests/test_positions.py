@@ -33,7 +33,9 @@ def test_the_buckets_of_t5(causal: bool, buckets: int, farthest: int) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_bias_of_t5(causal: bool) -> None:
-    """The last queries of more keys, from a table of which each entry is its own bucket and head."""
+    """The last queries of more keys, from a table of which each entry is its own bucket and
+    head.
+    """
     from transformers import T5Config
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -59,7 +61,9 @@ def test_the_slopes_of_alibi(heads: int) -> None:
     ours = position.bias(9, 9, CPU)[0]
     rows = (
         theirs - ours
-    )  # theirs is of the key's place, ours of its distance: one number a row apart, which softmax drops
+        # theirs is of the key's place, ours of its distance: one number a row apart, which softmax
+        # drops
+    )
     below = torch.ones(9, 9, dtype=torch.bool).tril()
     close(torch.where(below, rows, 0), torch.where(below, rows[:, :, :1], 0), 1e-5)
 

@@ -1,4 +1,6 @@
-"""Slow: weights that people trained, and an evaluation harness that people use. What each needs is in tests/README.md."""
+"""Slow: weights that people trained, and an evaluation harness that people use. What each needs
+is in tests/README.md.
+"""
 
 from __future__ import annotations
 

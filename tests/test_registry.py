@@ -1,4 +1,6 @@
-"""The one registry: options follow from a signature, mistakes are met by name, and reading tells what running tells."""
+"""The one registry: options follow from a signature, mistakes are met by name, and reading tells
+what running tells.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Schedules, every one that is registered, and each against transformers' or its paper's formula."""
+"""Schedules, every one that is registered, and each against transformers' or its paper's
+formula.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_what_no_schedule_can_have_is_refused(choice: dict[str, str]) -> None:
 
 
 def theirs(name: str, **options: float | str) -> list[float]:
-    """The rates of one of transformers' schedules, after its warm-up, whose first rate is zero and ours above it."""
+    """The rates of one of transformers' schedules, after its warm-up, whose first rate is zero
+    and ours above it.
+    """
     optimizer = torch.optim.SGD([torch.zeros(1)], 1.0)
     scheduler = getattr(transformers, f"get_{name}")(optimizer, num_warmup_steps=WARMUP, **options)
     rates = []
@@ -86,7 +90,9 @@ def test_those_that_transformers_has() -> None:
 
 
 def test_the_inverse_square_root_is_the_papers() -> None:
-    """Vaswani et al. 2017, equation 3: d^-.5·min(t^-.5, t·warmup^-1.5), with t from 1, over its own largest value."""
+    """Vaswani et al. 2017, equation 3: d^-.5·min(t^-.5, t·warmup^-1.5), with t from 1, over its
+    own largest value.
+    """
     factor, warm = made("inverse_sqrt", warmup=WARMUP), WARMUP + 1
     expected = [math.sqrt(warm) * min(t**-0.5, t * warm**-1.5) for t in range(1, STEPS + 1)]
     assert [factor(step) for step in range(STEPS)] == pytest.approx(expected)

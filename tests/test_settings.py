@@ -1,4 +1,6 @@
-"""The words of a run that are no components: whatever stands in one gives a configuration or one sentence."""
+"""The words of a run that are no components: whatever stands in one gives a configuration or one
+sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two processes against one that has all: what models in shards give and learn, how optimisers move them, and training steps.
+"""Two processes against one that has all: what models in shards give and learn, how optimisers move
+them, and training steps.
 
 The processes are started once, do everything, and what they found is looked at by the tests.
 """
@@ -46,7 +47,9 @@ def whole(tensor: Any) -> Tensor:
 
 
 def learned(cut: Callable[[Any, int], None] | None = None) -> Found:
-    """Of each model the loss, the gradients, with recomputation too, and what it writes; `cut` puts an empty one in shards."""
+    """Of each model the loss, the gradients, with recomputation too, and what it writes; `cut`
+    puts an empty one in shards.
+    """
     found: Found = {}
     for name, words in MODELS.items():
         composed = config.compose([*TINY, *words])
@@ -75,7 +78,9 @@ def learned(cut: Callable[[Any, int], None] | None = None) -> Found:
 
 
 def moved(cut: Callable[[Tensor], Any]) -> Found:
-    """Of each optimiser the weights that three steps on the same gradients give, or why it refuses them as `cut` has them."""
+    """Of each optimiser the weights that three steps on the same gradients give, or why it
+    refuses them as `cut` has them.
+    """
     found: Found = {}
     for name in registry.entries("optim"):
         model = make(
@@ -124,7 +129,9 @@ WAYS = [
 
 
 def read() -> tuple[Tensor, Tensor]:
-    """Tokens and labels of all steps. No two rows of a step have as many labels, and the first two have none."""
+    """Tokens and labels of all steps. No two rows of a step have as many labels, and the first
+    two have none.
+    """
     rows = torch.randint(256, (STEPS * ROWS, 17), generator=torch.Generator().manual_seed(1))
     number = torch.arange(len(rows))
     labelled = (5 * number % 16) * (number > 1)
@@ -132,7 +139,9 @@ def read() -> tuple[Tensor, Tensor]:
 
 
 def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: int = 1) -> Found:
-    """The norms of the gradients before they are clipped, and the weights that plain steps make of the first ones."""
+    """The norms of the gradients before they are clipped, and the weights that plain steps make
+    of the first ones.
+    """
     registry.register("optim", "plain")(PlainSGD)
     words = [
         *TINY,
@@ -181,9 +190,11 @@ def stepped(strategy: Any, accumulate: int, clip: float, rank: int = 0, world: i
 
 
 def resumed(folder: Path) -> list[Found]:
-    """A run in shards at its first step, where it is saved, and at its end; and the run resumed from there at start and end.
+    """A run in shards at its first step, where it is saved, and at its end; and the run resumed
+    from there at start and end.
 
-    At each the weights, the state of the optimiser, and the losses that no row of metrics has yet, over both ranks.
+    At each the weights, the state of the optimiser, and the losses that no row of metrics has yet,
+    over both ranks.
     """
     seen: list[Found] = []
     path, (tokens, labels) = folder / "last.ckpt", read()
@@ -246,7 +257,9 @@ class Ranks:
 
 
 def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
-    """How both ranks end where only the second sees what is not finite: in an evaluation, in training, in its shard."""
+    """How both ranks end where only the second sees what is not finite: in an evaluation, in
+    training, in its shard.
+    """
     composed = config.compose(TINY)
     model = models.build(composed, seed=0, device="meta")
     cut(model, 0)
@@ -353,7 +366,9 @@ def test_optimisers_move_them_as_they_move_the_whole_or_refuse(in_two: list[Foun
 def test_a_plain_step_is_that_of_the_mean_over_all_labelled_tokens(
     in_two: list[Found], clip: str
 ) -> None:
-    """By hand, whatever the strategy, the micro-batches and the share of the labelled tokens that each rank has."""
+    """By hand, whatever the strategy, the micro-batches and the share of the labelled tokens
+    that each rank has.
+    """
     expected = by_hand(CLIPS[clip])
     assert (expected["norms"] > CLIPS["below"]).all()
     torch.testing.assert_close(stepped("auto", 1, CLIPS[clip]), expected, rtol=1e-4, atol=1e-6)
@@ -368,7 +383,9 @@ def test_a_plain_step_is_that_of_the_mean_over_all_labelled_tokens(
 
 
 def by_hand(clip: float) -> Found:
-    """The same by torch alone: the gradient of the mean over all labels of a step, clipped, once lr."""
+    """The same by torch alone: the gradient of the mean over all labels of a step, clipped, once
+    lr.
+    """
     model, norms = models.build(config.compose(TINY), seed=0), []
     for step in range(STEPS):
         tokens, labels = (x[step * ROWS : (step + 1) * ROWS] for x in read())

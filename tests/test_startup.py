@@ -1,4 +1,6 @@
-"""An answer that needs no model comes at once: under two seconds of CPU time, with neither torch nor wandb imported."""
+"""An answer that needs no model comes at once: under two seconds of CPU time, with neither torch
+nor wandb imported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A command in a fork of a warm process is told apart from a fresh process by nothing but its speed."""
+"""A command in a fork of a warm process is told apart from a fresh process by nothing but its
+speed.
+"""
 
 from __future__ import annotations
 

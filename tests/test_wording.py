@@ -1,4 +1,6 @@
-"""Messages, docstrings and pages use the field's words: what they were once called does not come back."""
+"""Messages, docstrings and pages use the field's words: what they were once called does not come
+back.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,11 @@ def test_old_words_do_not_come_back(form: str) -> None:
 def test_every_form_matches_something(form: str) -> None:
     """A pattern that can match nothing would forbid nothing."""
     examples = (
-        "nats a token; it goes on from there; the same line; the first process; a process that reads"
+        "nats a token; it goes on from there; the same line; the first process; a process that"
+        " reads"
         " data; your words; hidden tokens; sums in 16 bits; matrices turned; the person at the"
-        " keyboard; has learned no more than how often; As training goes on; What can be said beside;"
+        " keyboard; has learned no more than how often; As training goes on; What can be said"
+        " beside;"
         " cannot reject below"
     )
     assert re.search(form, examples, re.IGNORECASE)

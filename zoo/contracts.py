@@ -1,7 +1,8 @@
-"""How the members of each group are made and called, so that one from outside that cannot be is named before any training.
+"""How the members of each group are made and called, so that one from outside that cannot be is
+named before any training.
 
-Of each group first the wiring that its members are made with, then what is asked of them: a method with what it must take
-(`name=` by name), or an attribute.
+Of each group first the wiring that its members are made with, then what is asked of them: a method
+with what it must take (`name=` by name), or an attribute.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def wiring(group: str) -> str:
 
 
 def misfit(group: str, made: Any) -> str | None:
-    """What a member lacks of that which is asked of its group, as the rest of a sentence about it; None where it fits."""
+    """What a member lacks of that which is asked of its group, as the rest of a sentence about
+    it; None where it fits.
+    """
     for asked in CONTRACTS.get(group, ())[1:]:
         name, called, _ = asked.partition("(")
         found = made if name == "__call__" else getattr(made, name, None)

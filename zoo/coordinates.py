@@ -1,7 +1,9 @@
-"""`python -m zoo.coordinates init=mup`: how the size of activations grows with arch.dim (the coordinate check of Yang 2022).
+"""`python -m zoo.coordinates init=mup`: how the size of activations grows with arch.dim (the
+coordinate check of Yang 2022).
 
-Models of several widths learn the same batch for a few steps. Where a rate is to be carried from a narrow model to a wide one,
-what they compute must neither grow nor vanish with the width: an exponent near 0 in every row.
+Models of several widths learn the same batch for a few steps. Where a rate is to be carried from a
+narrow model to a wide one, what they compute must neither grow nor vanish with the width: an
+exponent near 0 in every row.
 """
 
 from __future__ import annotations

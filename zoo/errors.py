@@ -16,7 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 class ZooError(CompactHydraException, ValueError):
-    """A mistake of the person at the keyboard: shown (by Hydra, too) as a plain sentence, without a traceback."""
+    """A mistake of the person at the keyboard: shown (by Hydra, too) as a plain sentence,
+    without a traceback.
+    """
 
 
 @contextlib.contextmanager
@@ -48,7 +50,9 @@ def first_line(error: BaseException) -> str:
 
 
 def command(module: str, *overrides: str) -> str:
-    """A command of this project as a person can paste it into a shell, whatever its words have in them."""
+    """A command of this project as a person can paste it into a shell, whatever its words have
+    in them.
+    """
     return shlex.join(["python", "-m", module, *overrides])
 
 

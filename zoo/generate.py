@@ -1,4 +1,5 @@
-"""The command line `python -m zoo.generate ckpt=PATH prompt="..."`: a trained model goes on with a text.
+"""The command line `python -m zoo.generate ckpt=PATH prompt="..."`: a trained model goes on with a
+text.
 
 One that fills gaps does so wherever the prompt has a [MASK].
 """

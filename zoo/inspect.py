@@ -1,8 +1,10 @@
-"""`python -m zoo.inspect complexity attn=gqa pos=rope`: how time and memory of a mixer grow with the sequence length.
+"""`python -m zoo.inspect complexity attn=gqa pos=rope`: how time and memory of a mixer grow with
+the sequence length.
 
-Softmax attention by each way of computing it, beside the mixers that have no such choice (recurrent ones): each alone in a
-residual with its position, over one sequence. Training is forward and backward. Time is CPU seconds of the process; memory the
-most that a pass holds at once beside weights and inputs. The exponent is p of figure ∝ length^p, over the longer lengths' half.
+Softmax attention by each way of computing it, beside the mixers that have no such choice (recurrent
+ones): each alone in a residual with its position, over one sequence. Training is forward and
+backward. Time is CPU seconds of the process; memory the most that a pass holds at once beside
+weights and inputs. The exponent is p of figure ∝ length^p, over the longer lengths' half.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""What is measured of a run: the unit of each metric, which way it is better, and what a run counts as that learned nothing.
+"""What is measured of a run: the unit of each metric, which way it is better, and what a run counts
+as that learned nothing.
 
-The one place that knows: a study is judged, tuned, drawn and told by what stands here, and by no part of a metric's name.
+The one place that knows: a study is judged, tuned, drawn and told by what stands here, and by no
+part of a metric's name.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def number(value: Any) -> float | None:
 
 
 def unigram_nats(summary: Summary) -> float | None:
-    """The loss of the unigram model on a run's validation text; None where the run's loss is not over such a text."""
+    """The loss of the unigram model on a run's validation text; None where the run's loss is not
+    over such a text.
+    """
     return number(summary.get("unigram_nats", (summary.get("data") or {}).get("unigram_nats")))
 
 
@@ -82,19 +86,24 @@ METRICS = {metric.name: metric for metric in (*EVALUATED, *TRAINED)}
 
 
 def known() -> dict[str, Metric]:
-    """Every metric by its name: those of the zoo, and those that other packages declare in the group `metric`."""
+    """Every metric by its name: those of the zoo, and those that other packages declare in the
+    group `metric`.
+    """
     names = registry.entries("metric")
     return METRICS | {name: registry.build("metric", name) for name in names}
 
 
 def of(name: str) -> Metric:
-    """The metric of this name. Raises ZooError where there is none, or none by which an arm could be better."""
+    """The metric of this name. Raises ZooError where there is none, or none by which an arm
+    could be better.
+    """
     metrics = known()
     judging = [metric.name for metric in metrics.values() if metric.better is not None]
     if name not in metrics:
         raise ZooError(f"metric={name}: no run measures it{did_you_mean(name, judging)}")
     if metrics[name].better is None:
         raise ZooError(
-            f"metric={name}: neither more nor less of it is better: choose one of {', '.join(judging)}"
+            f"metric={name}: neither more nor less of it is better: choose one of"
+            f" {', '.join(judging)}"
         )
     return metrics[name]

@@ -1,4 +1,6 @@
-"""Typed options: the fields that annotations declare, values coerced to them, and numbers kept within their bounds."""
+"""Typed options: the fields that annotations declare, values coerced to them, and numbers kept
+within their bounds.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def limits(schema: type) -> dict[str, dict[str, float]]:
 
 
 def in_signs(limits: Mapping[str, float]) -> str:
-    """The limits of one option as the end of a line about it: ` (≥ 0, < 1)`; nothing where there are none."""
+    """The limits of one option as the end of a line about it: ` (≥ 0, < 1)`; nothing where there
+    are none.
+    """
     signs = ", ".join(f"{SIGNS[key]} {limit:,}" for key, limit in limits.items())
     return f" ({signs})" if signs else ""
 

@@ -1,4 +1,6 @@
-"""Compares the arms of a study's runs: the primary test, paired documents, the factors of its design."""
+"""Compares the arms of a study's runs: the primary test, paired documents, the factors of its
+design.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ NO_MARGIN = 1e-12  # stands for a margin that nobody stated: nothing is within i
 
 
 def compare(results: Results) -> Comparison:
-    """The primary test of the protocol, at half its α for each earlier look at other seeds or arms in this folder."""
+    """The primary test of the protocol, at half its α for each earlier look at other seeds or
+    arms in this folder.
+    """
     looks = len(results.plan.get("looks", [])) if results.plan else 1
     found = stats.compare(
         results.outcomes(),
@@ -47,7 +51,9 @@ def compare(results: Results) -> Comparison:
 
 
 def paired_documents(results: Results, arm: str) -> Array | None:
-    """The difference from the baseline of each document's loss, (seeds, documents), of the seeds that finished in both."""
+    """The difference from the baseline of each document's loss, (seeds, documents), of the seeds
+    that finished in both.
+    """
     here, there = (
         {
             run.seed: losses
@@ -68,7 +74,9 @@ def paired_documents(results: Results, arm: str) -> Array | None:
 
 
 def _over_documents(results: Results, arm: str) -> dict[str, Any]:
-    """How many documents an arm was judged on, and the interval over them and the seeds; of the loss, which alone has them."""
+    """How many documents an arm was judged on, and the interval over them and the seeds; of the
+    loss, which alone has them.
+    """
     paired = paired_documents(results, arm) if results.metric == "val/loss" else None
     if paired is None:
         return {}
@@ -88,7 +96,9 @@ def crossed(results: Results) -> bool:
 
 
 def levels(results: Results) -> dict[str, dict[str, str]]:
-    """Of each arm, the level of each factor as short as it can be said; factors that vary together are one."""
+    """Of each arm, the level of each factor as short as it can be said; factors that vary
+    together are one.
+    """
     known = results.levels
     pairs = results.study.get("pairs") or []
     short: dict[str, dict[str, str]] = {}
@@ -109,7 +119,9 @@ def levels(results: Results) -> dict[str, dict[str, str]]:
 
 
 def factorial(results: Results, compared: Comparison) -> Factorial:
-    """The effects of a design's factors. Raises ZooError where its arms, or those that ended, cannot tell them."""
+    """The effects of a design's factors. Raises ZooError where its arms, or those that ended,
+    cannot tell them.
+    """
     return stats.factorial(
         results.outcomes(),
         levels(results),

@@ -1,4 +1,6 @@
-"""What stands beside a verdict of the arms' budgets: what they were matched by, and how far they differ where they were not."""
+"""What stands beside a verdict of the arms' budgets: what they were matched by, and how far they
+differ where they were not.
+"""
 
 from __future__ import annotations
 
@@ -64,13 +66,15 @@ def remark(folder: Path) -> str:
             "params",
             {"training_flops": 6300},
             "ffn.hidden 512 → 304",
-            "Its parameters matched by ffn.hidden 512 → 304; what was not matched differs: training FLOPs +5.0 %.",
+            "Its parameters matched by ffn.hidden 512 → 304; what was not matched differs:"
+            " training FLOPs +5.0 %.",
         ),
         (
             "active",
             {"parameters": 3000},
             "ffn.expert.hidden=64",
-            "Its active parameters matched by ffn.expert.hidden=64; what was not matched differs: parameters +200.0 %.",
+            "Its active parameters matched by ffn.expert.hidden=64; what was not matched differs:"
+            " parameters +200.0 %.",
         ),
         ("params", {"active": 400}, "", "What was not matched differs: active parameters −60.0 %."),
         (

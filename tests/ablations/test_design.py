@@ -1,4 +1,6 @@
-"""From a study's file to its arms: nothing is guessed, and what cannot be compared is refused by name."""
+"""From a study's file to its arms: nothing is guessed, and what cannot be compared is refused by
+name.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,8 @@ def test_names_stay_as_they_are_written_and_their_folders_are_distinct(tmp_path:
     )
     assert folders[0] == "off", "a plain name is its folder's"
     chosen = read(
-        "factors: {norm: [{name: off, norm: layer}, {name: on, norm: rms}]}\nexpected: {norm=on: worse}",
+        "factors: {norm: [{name: off, norm: layer}, {name: on, norm: rms}]}\nexpected: {norm=on:"
+        " worse}",
         tmp_path,
     )
     assert list(chosen.factors["norm"]) == ["off", "on"]
@@ -145,8 +148,10 @@ def test_names_stay_as_they_are_written_and_their_folders_are_distinct(tmp_path:
 
 def test_values_of_a_study_mean_what_they_mean_on_a_command_line(tmp_path: Path) -> None:
     told = (
-        "common: {data.path: '/x/a,b.txt', a.a: off, a.b: 010, a.c: 1:30, a.d: 2024-01-01, a.e: 1e-3, a.f: 1_000,"
-        " a.g: True, a.h: ~, a.i: \"it's (1)\", a.j: '', a.k: -.5}\nfactors: {norm: [norm=layer, norm=rms]}"
+        "common: {data.path: '/x/a,b.txt', a.a: off, a.b: 010, a.c: 1:30, a.d: 2024-01-01, a.e:"
+        " 1e-3, a.f: 1_000,"
+        " a.g: True, a.h: ~, a.i: \"it's (1)\", a.j: '', a.k: -.5}\nfactors: {norm: [norm=layer,"
+        " norm=rms]}"
     )
     values = [overrides.parse(word).value() for word in read(told, tmp_path).common]
     assert values == [

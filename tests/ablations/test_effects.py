@@ -21,14 +21,17 @@ from zoo.errors import ZooError
 def design(
     signs: Any, seeds: int = 5, noise: float = 0.1, **weights: float
 ) -> tuple[list[Outcome], dict[str, dict[str, str]]]:
-    """Runs of a two-level design of -1 and 1 rows, with effects named as `a` or `ab`, and levels by arm."""
+    """Runs of a two-level design of -1 and 1 rows, with effects named as `a` or `ab`, and levels
+    by arm.
+    """
     generator = np.random.default_rng(0)
     factors, runs, levels = "abcdefg"[: len(signs[0])], [], {}
     for row in signs:
         at = dict(zip(factors, row, strict=True))
         arm = "".join(name for name in factors if at[name] > 0) or "base"
         levels[arm] = {name: "on" if at[name] > 0 else "off" for name in factors}
-        # +-1/2 a factor, so that a weight is the effect, and an interaction's the difference of differences
+        # +-1/2 a factor, so that a weight is the effect, and an interaction's the difference of
+        # differences
         mean = sum(
             weight * math.prod(at[name] / 2 for name in word) for word, weight in weights.items()
         )
@@ -50,7 +53,9 @@ def test_a_factorial_has_main_effects_and_interactions() -> None:
 
 
 def test_a_main_effect_is_the_mean_of_one_level_less_that_of_the_other() -> None:
-    """Seeds are blocks: what they add to every arm is no noise, and three levels are each against the first."""
+    """Seeds are blocks: what they add to every arm is no noise, and three levels are each
+    against the first.
+    """
     levels = {f"{one}{two}": {"norm": one, "ffn": two} for one in "xyz" for two in "pq"}
     values = {
         arm: np.random.default_rng(number).standard_normal(4) for number, arm in enumerate(levels)
@@ -71,7 +76,9 @@ def test_a_main_effect_is_the_mean_of_one_level_less_that_of_the_other() -> None
 
 
 def test_effects_are_those_of_least_squares_with_the_seeds_as_blocks() -> None:
-    """The estimates of statsmodels' least squares over all runs; the intervals of scipy's t over what it finds in each seed."""
+    """The estimates of statsmodels' least squares over all runs; the intervals of scipy's t over
+    what it finds in each seed.
+    """
     runs, levels = design(list(itertools.product([-1, 1], repeat=3)), a=1.0, ab=0.8)
     names = {
         "a=on": ["a"],
@@ -110,7 +117,9 @@ def test_effects_are_those_of_least_squares_with_the_seeds_as_blocks() -> None:
 
 
 def test_simple_effects_are_within_each_level_of_each_other_factor() -> None:
-    """By hand, of three levels and two, in a third factor's mean; and by statsmodels, of the model without an average."""
+    """By hand, of three levels and two, in a third factor's mean; and by statsmodels, of the
+    model without an average.
+    """
     levels = {
         f"{one}{two}{three}": {"norm": one, "ffn": two, "init": three}
         for one in "xyz"
@@ -160,7 +169,9 @@ def test_an_interaction_is_of_the_main_effects_that_are_not_to_be_read_alone() -
 
 
 def test_a_noisy_combination_makes_no_effects_of_noise() -> None:
-    """One cell of two by two with four times the sd; pooled over the cells, the error has degrees that it does not have."""
+    """One cell of two by two with four times the sd; pooled over the cells, the error has
+    degrees that it does not have.
+    """
     repeats, seeds = 6000, 5
     cells = np.random.default_rng(0).standard_normal((repeats, seeds, 4)) * [1, 1, 1, 4]
     contrast = np.array([1, -1, -1, 1]) / 2
@@ -311,7 +322,9 @@ def test_a_ladder_that_cannot_be_climbed_is_refused() -> None:
 
 
 def test_documents_and_seeds_are_both_samples() -> None:
-    """Intervals cover where seeds and documents both vary; over documents alone they do not, which is why."""
+    """Intervals cover where seeds and documents both vary; over documents alone they do not,
+    which is why.
+    """
     generator = np.random.default_rng(2)
     covered = naive = 0
     for _ in range(400):
@@ -391,7 +404,9 @@ def test_a_plan_finds_the_seeds_it_needs() -> None:
 
 
 def test_power_has_a_number_for_every_effect() -> None:
-    """None is alpha, a huge one is certain; of many seeds it is that of the normal, else that of statsmodels."""
+    """None is alpha, a huge one is certain; of many seeds it is that of the normal, else that of
+    statsmodels.
+    """
     alpha, n = 0.05, np.array([2, 5, 50])
     assert t_power(0.0, n, alpha) == pytest.approx(alpha)
     sizes = np.geomspace(1e-3, 1e6, 200)

@@ -88,11 +88,14 @@ def test_of_many_arms_the_baseline_and_the_best_have_colours(tmp_path: Path) -> 
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
-PROBE = """<!doctype html><body style="margin:0"><iframe id="page" width="390" height="800" style="border:0"></iframe><script>
-const page = document.getElementById("page"), bytes = Uint8Array.from(atob("%s"), letter => letter.charCodeAt(0));
+PROBE = """<!doctype html><body style="margin:0">
+<iframe id="page" width="390" height="800" style="border:0"></iframe><script>
+const page = document.getElementById("page");
+const bytes = Uint8Array.from(atob("%s"), letter => letter.charCodeAt(0));
 page.onload = () => { const inner = page.contentWindow; document.body.append(
   `overflow=${inner.document.documentElement.scrollWidth - inner.innerWidth} fetched=${
-  inner.performance.getEntriesByType("resource").length} pictures=${inner.document.querySelectorAll("svg").length}`) };
+  inner.performance.getEntriesByType("resource").length} pictures=${
+  inner.document.querySelectorAll("svg").length}`) };
 page.srcdoc = new TextDecoder().decode(bytes);
 </script></body>"""
 

@@ -1,4 +1,6 @@
-"""The recorded findings follow from their runs by today's code: a change of the statistics is a change of the record."""
+"""The recorded findings follow from their runs by today's code: a change of the statistics is a
+change of the record.
+"""
 
 from __future__ import annotations
 

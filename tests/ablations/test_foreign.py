@@ -1,4 +1,6 @@
-"""A report on files that somebody else wrote, or damaged: a sentence or a report, whatever stands in them."""
+"""A report on files that somebody else wrote, or damaged: a sentence or a report, whatever
+stands in them.
+"""
 
 from __future__ import annotations
 

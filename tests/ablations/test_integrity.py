@@ -173,7 +173,9 @@ def test_a_damaged_specification_is_not_written_over(tmp_path: Path) -> None:
 def test_a_study_of_the_first_hash_keeps_its_folder_and_is_amended_like_any_other(
     tmp_path: Path,
 ) -> None:
-    """As version 1 wrote it: its hash is the key of today, its arms have no folders, its looks no times."""
+    """As version 1 wrote it: its hash is the key of today, its arms have no folders, its looks
+    no times.
+    """
     made = planned(tmp_path)
     content = made.as_json() | {
         "hash": made.study.key,
@@ -287,8 +289,9 @@ def test_a_fingerprint_follows_what_a_component_imports_of_its_own(
 ) -> None:
     package = tmp_path / "mypack"
     (package / "inner").mkdir(parents=True)
-    code = "from zoo.registry import register\nfrom .inner import deep\nimport mypack.helper\nimport torch\n"
-    code += "@register('norm', 'mypack')\nclass Norm(torch.nn.Module):\n    def __init__(self, dim):\n        pass\n"
+    code = "from zoo.registry import register\nfrom .inner import deep\n"
+    code += "import mypack.helper\nimport torch\n@register('norm', 'mypack')\n"
+    code += "class Norm(torch.nn.Module):\n    def __init__(self, dim):\n        pass\n"
     files = {
         "__init__": "",
         "norms": code,

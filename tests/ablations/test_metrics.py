@@ -1,4 +1,6 @@
-"""Each metric has a unit and a direction, by which a study is judged, tuned, drawn and told; and by no part of its name."""
+"""Each metric has a unit and a direction, by which a study is judged, tuned, drawn and told; and
+by no part of its name.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def labels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def measured(
     folder: Path, metric: str, effects: dict[str, float] | None = None, **more: Any
 ) -> Path:
-    """A study in which the arm `more` has three tenths more of a metric than the baseline, and `less` as much less."""
+    """A study in which the arm `more` has three tenths more of a metric than the baseline, and
+    `less` as much less.
+    """
     study(folder, effects or {"more": 0.3, "less": -0.3}, metric=metric, **more)
     for path in folder.glob("*/*/summary.json"):
         content = json.loads(path.read_text(encoding="utf-8"))

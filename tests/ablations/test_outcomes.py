@@ -1,4 +1,6 @@
-"""Runs that diverged or are stuck: one rule for what they count as, wherever an arm is shown, tuned or judged."""
+"""Runs that diverged or are stuck: one rule for what they count as, wherever an arm is shown,
+tuned or judged.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(folder: Path, **changes: Any) -> None:
-    """Change the summary of a run; of its metrics where they are given as text, just as the text stands."""
+    """Change the summary of a run; of its metrics where they are given as text, just as the text
+    stands.
+    """
     path = folder / "summary.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     value = changes.pop("value", ...)

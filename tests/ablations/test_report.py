@@ -1,4 +1,6 @@
-"""The report of a study and of a sweep: what it concludes, what it refuses to show, and its files."""
+"""The report of a study and of a sweep: what it concludes, what it refuses to show, and its
+files.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def test_planted_effects_are_found_and_said(tmp_path: Path) -> None:
     assert runs[0]["command"] == "python -m zoo.train norm=base seed=0"
     told = (folder / "report.md").read_text(encoding="utf-8")
     assert re.search(
-        r"better is better than base: a difference of −0\.(29|30)\d+ nats per token \(−1[45]\.\d %\), 95 %",
+        r"better is better than base: a difference of −0\.(29|30)\d+ nats per token \(−1[45]\.\d"
+        r" %\), 95 %",
         told,
     )
 

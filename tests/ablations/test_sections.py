@@ -1,4 +1,6 @@
-"""What a report says below its first screen, of planted effects, and what it leaves out where there is nothing to say."""
+"""What a report says below its first screen, of planted effects, and what it leaves out where
+there is nothing to say.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def number(cell: str) -> float:
 
 
 def crossed(folder: Path, factors: int, rows: Any, means: Any, **more: Any) -> Path:
-    """A design of factors named a, b, ..., of choices `a.x=0` and `a.x=1`; the row of zeros is the baseline."""
+    """A design of factors named a, b, ..., of choices `a.x=0` and `a.x=1`; the row of zeros is
+    the baseline.
+    """
     names = "abcdefgh"[:factors]
     arms = {"base" if not any(row) else "".join(map(str, row)): row for row in rows}
     levels = {
@@ -95,7 +99,9 @@ def test_a_factorial_shows_effects_interactions_and_shapley_values(tmp_path: Pat
 def test_a_main_effect_that_depends_on_another_factor_is_not_left_to_be_read_by_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wherever the report stands: here one that is nothing on average, as it is worth as much one way as the other."""
+    """Wherever the report stands: here one that is nothing on average, as it is worth as much
+    one way as the other.
+    """
     rows = list(itertools.product((0, 1), repeat=2))
     folder = crossed(
         tmp_path / "s", 2, rows, lambda a, b: 0.2 * a - 0.4 * a * b, design="factorial"
@@ -312,7 +318,9 @@ def test_equivalent_beside_documents_beyond_the_margin_says_so(
 
 
 def budgets(folder: Path, losses: dict[str, float], **more: Any) -> Path:
-    """A study of one arm beside the baseline, and of the baseline at other budgets: max_steps by the arm's name."""
+    """A study of one arm beside the baseline, and of the baseline at other budgets: max_steps by
+    the arm's name.
+    """
     study(folder, {arm: loss - 2 for arm, loss in losses.items()}, noise=0.001, **more)
     for place in folder.glob("*/seed_*"):
         arm, summary = place.parent.name, json.loads((place / "summary.json").read_text())

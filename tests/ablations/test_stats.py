@@ -1,4 +1,6 @@
-"""The statistics against scipy and statsmodels, by hand, with every bad input, and on noise of which the truth is known."""
+"""The statistics against scipy and statsmodels, by hand, with every bad input, and on noise of
+which the truth is known.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def against_baseline(values: np.ndarray) -> np.ndarray:
 
 
 def judged(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p, differences and the reach of their 95 % intervals, as (repeats, arms): what `compare` does, for many studies."""
+    """p, differences and the reach of their 95 % intervals, as (repeats, arms): what `compare`
+    does, for many studies.
+    """
     found = stats.paired_t(against_baseline(values))
     return found.p, found.mean, (found.high - found.low) / 2
 
@@ -119,7 +123,9 @@ def test_an_example_by_hand() -> None:
 
 
 def test_an_arm_leaves_the_numbers_of_the_others_as_they_are() -> None:
-    """Also one that is noisy, or of which a run diverged; only what the family asks for grows with it."""
+    """Also one that is noisy, or of which a run diverged; only what the family asks for grows
+    with it.
+    """
     runs = outcomes(example(8))
     lost = [Outcome("d", seed, 2.0 + seed / 7) for seed in range(7)] + [
         Outcome("d", 7, None, "diverged")
@@ -198,7 +204,9 @@ def test_a_sign_flip_test_that_cannot_reject_is_not_shown() -> None:
 
 
 def test_the_seeds_that_would_decide_do() -> None:
-    """Simulated at the estimate: with that n the difference is found in .8 of studies, and with a third fewer it is not."""
+    """Simulated at the estimate: with that n the difference is found in .8 of studies, and with
+    a third fewer it is not.
+    """
     effect = study(0.1, margin=0.05)["a"]
     assert effect.needed is not None
     assert effect.sd is not None
@@ -218,7 +226,9 @@ def test_more_arms_need_more_seeds() -> None:
 
 
 def test_equivalence_can_decide_sooner_than_a_difference() -> None:
-    """The seeds for equivalence have the power they are said to have, although nothing is exact but the t distribution."""
+    """The seeds for equivalence have the power they are said to have, although nothing is exact
+    but the t distribution.
+    """
     n = stats.seeds_needed(0.02, 0.2, 0.05, margin=0.15)
     assert n is not None
     assert n < (stats.seeds_needed(0.02, 0.2, 0.05) or math.inf)
@@ -453,7 +463,9 @@ def apart(
     tails: bool = False,
     repeats: int = REPEATS,
 ) -> np.ndarray:
-    """Differences (repeats, arms, seeds) of noise, in which the first arm, the baseline or all other arms have another sd."""
+    """Differences (repeats, arms, seeds) of noise, in which the first arm, the baseline or all
+    other arms have another sd.
+    """
     sds = {
         "null": [1.0, ratio, *[1.0] * (arms - 1)],
         "base": [ratio, *[1.0] * arms],
@@ -470,20 +482,25 @@ def apart(
 
 
 def first_is_found(p: np.ndarray, alpha: float = 0.05) -> np.ndarray:
-    """Whether Holm's correction rejects the first arm, where all others are so clear that they are rejected before it."""
+    """Whether Holm's correction rejects the first arm, where all others are so clear that they
+    are rejected before it.
+    """
     assert (p[:, 1:] < 1e-9).all()
     return p[:, 0] <= alpha
 
 
 def holds(found: np.ndarray) -> bool:
-    """Whether the share is .05 at most, but for three standard errors, as many cells are looked at."""
+    """Whether the share is .05 at most, but for three standard errors, as many cells are looked
+    at.
+    """
     return bool(found.mean() <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(found)))
 
 
 def lending(
     differences: np.ndarray, own_where_larger: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Standard errors and degrees where each arm's variance is shrunk to the pooled one (Smyth 2004), as was tried before.
+    """Standard errors and degrees where each arm's variance is shrunk to the pooled one (Smyth
+    2004), as was tried before.
 
     With `own_where_larger` an arm that is noisier than the pool keeps its own variance and degrees.
     """
@@ -510,7 +527,9 @@ def test_a_null_arm_among_real_ones_is_found_to_be_null(arms: int, rho: float, n
 def test_an_arm_at_the_margin_among_equivalent_ones_is_not_called_equivalent(
     rho: float, arms: int, sds: float, n: int
 ) -> None:
-    """The margin in standard deviations of that arm's differences; the others, all by themselves, are far within."""
+    """The margin in standard deviations of that arm's differences; the others, all by
+    themselves, are far within.
+    """
     for who, ratio in NOISY:
         found = apart(who, ratio, arms, n, rho)
         margin = sds * found[:, 0].std()
@@ -543,8 +562,10 @@ def test_compare_leaves_the_last_null_arm_all_of_alpha_and_no_more() -> None:
 
 
 def test_lending_variances_would_find_null_arms_to_be_real() -> None:
-    """The simulation can fail: pooled variances do so where the null arm is noisy, and those kept where larger, too, where the
-    baseline is: all differences then share its noise, and the pool has no more degrees than one of them."""
+    """The simulation can fail: pooled variances do so where the null arm is noisy, and those
+    kept where larger, too, where the baseline is: all differences then share its noise, and the
+    pool has no more degrees than one of them.
+    """
 
     def rate(who: str, **rule: bool) -> float:
         found = apart(who, 4.0, 5, 5, 0.8, repeats=20_000)
@@ -613,7 +634,9 @@ def test_peeking_finds_effects_in_noise_and_two_looks_at_half_alpha_do_not() -> 
 
 
 def test_a_first_look_at_all_of_alpha_leaves_the_second_nothing_to_spend() -> None:
-    """Why a plan of two looks tests both at alpha / 2: with one arm, where Holm's correction has nothing to spare."""
+    """Why a plan of two looks tests both at alpha / 2: with one arm, where Holm's correction has
+    nothing to spare.
+    """
     values = draw(10, (1.0, 1.0))
     first, second = judged(values[:, :5])[0], judged(values)[0]
     assert not at_most((found_in_noise(first) | found_in_noise(second, 0.025)).mean(), 0.05)

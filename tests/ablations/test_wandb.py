@@ -1,4 +1,6 @@
-"""A study in Weights & Biases, as its offline files tell it and as an agent would run it. Nothing here is sent."""
+"""A study in Weights & Biases, as its offline files tell it and as an agent would run it.
+Nothing here is sent.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ TUNE = {"grid": {"optim.lr": [1e-3, 3e-3]}, "seeds": [7]}
 
 
 def offline(folder: Path) -> Path:
-    """The file of an offline run, which W&B's process goes on writing for a moment after the run's end."""
+    """The file of an offline run, which W&B's process goes on writing for a moment after the
+    run's end.
+    """
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
     for _ in range(100):
         if written(file, "exit"):

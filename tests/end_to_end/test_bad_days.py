@@ -1,4 +1,6 @@
-"""What goes wrong around a run: nothing that was there is lost, a sentence says what to do, and the run goes on to the bit."""
+"""What goes wrong around a run: nothing that was there is lost, a sentence says what to do, and
+the run goes on to the bit.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +207,9 @@ def test_so_is_one_of_shards_of_which_a_part_is_missing(train: Train, gone: str 
 def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each looks at its share of the parts, so that none need read them all; here the second of two finds it."""
+    """Each looks at its share of the parts, so that none need read them all; here the second of
+    two finds it.
+    """
     words = ("trainer.checkpoint_every=2",)
     train("run", *words)
     expected, last = weights("run"), Path("run/checkpoints/last.ckpt")

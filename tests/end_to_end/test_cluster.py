@@ -1,4 +1,6 @@
-"""Launchers, and a cluster that is played: runs that are stopped, queued again, and go on elsewhere."""
+"""Launchers, and a cluster that is played: runs that are stopped, queued again, and go on
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SRUN = """#!{python}
 import os, subprocess, sys
 word = next(number for number, word in enumerate(sys.argv) if number and not word.startswith("-"))
-common = {{"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1", "SLURM_NODELIST": "localhost",
-           "SLURM_NODEID": "0", "SLURM_JOB_NAME": "zoo"}}
-tasks = [subprocess.Popen(sys.argv[word:], env=os.environ | common | {{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}})
-         for rank in range(2)]
+common = {{"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1",
+           "SLURM_NODELIST": "localhost", "SLURM_NODEID": "0", "SLURM_JOB_NAME": "zoo"}}
+own = [{{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}} for rank in range(2)]
+tasks = [subprocess.Popen(sys.argv[word:], env=os.environ | common | rank) for rank in own]
 open("tasks", "w").write(" ".join(str(task.pid) for task in tasks))
 sys.exit(max(task.wait() for task in tasks))
 """
@@ -112,7 +114,9 @@ def test_the_script_for_slurm_queues_a_stopped_run_again(
 def test_a_run_in_shards_goes_on_with_any_other_processes(
     train: Train, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is stopped as two shards, goes on as two, and then on one process; and the other way round."""
+    """It is stopped as two shards, goes on as two, and then on one process; and the other way
+    round.
+    """
     same = "schedule=constant"  # whose rates do not depend on where it ends
     train("one", same, "trainer.max_steps=16")
     monkeypatch.setenv("PROBE", "probe")

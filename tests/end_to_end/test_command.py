@@ -1,4 +1,6 @@
-"""The command lines as a person types them, each in a process of its own; a fresh one of each, the others forked."""
+"""The command lines as a person types them, each in a process of its own; a fresh one of each,
+the others forked.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ Refused = Callable[..., str]
 def refused(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Refused:
-    """What a command line says when it refuses, in this process; more than one line is a failure."""
+    """What a command line says when it refuses, in this process; more than one line is a
+    failure.
+    """
 
     def refused(module: Any, *typed: str, tiny: bool = True) -> str:
         monkeypatch.setattr(sys, "argv", [module.__name__, *(words if tiny else []), *typed])
@@ -96,7 +100,7 @@ def test_train_shows_the_result_and_what_to_type_next(command: Command) -> None:
         ("data.path=nowhere", "nowhere"),
         ("trainer.max_steps=0", "trainer.max_steps"),
         ("loader.batch_size=3 trainer.accumulate=2", "batch_size=3"),
-        ("optim.lr=-1", "optim.lr=-1.0"),
+        ("optim.lr=-1", "optim.lr must be at least 0, not -1.0"),
         ("ffn.hidden=-1", "ffn.hidden=-1"),
         ("trainer.clip=0", "trainer.clip must be above 0"),
         ("data.val_fraction=0", "data.val_fraction above 0"),
@@ -132,9 +136,8 @@ def test_flags_that_ask_for_different_things_are_refused(
     refused: Refused, one: str, other: str
 ) -> None:
     said = refused(train, *f"{one} {other} norm=rms".split(), tiny=False)
-    assert (
-        said
-        == f"error: {one.split()[0]} and {other.split()[0]} ask for different things: give one of them"
+    assert said == (
+        f"error: {one.split()[0]} and {other.split()[0]} ask for different things: give one of them"
     )
 
 

@@ -1,4 +1,6 @@
-"""A number that is not finite, wherever it comes up: the run has diverged, and nothing of it is kept or used."""
+"""A number that is not finite, wherever it comes up: the run has diverged, and nothing of it is
+kept or used.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def train(train: Train) -> Train:
 def evaluated(
     change: Callable[[Tensor, int], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
-    """Change the nats of each batch of an evaluation, which are given with the batch's number; those numbers are returned."""
+    """Change the nats of each batch of an evaluation, which are given with the batch's number;
+    those numbers are returned.
+    """
     seen: list[int] = []
     before = objectives.Objective.evaluate
 

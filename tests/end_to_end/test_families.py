@@ -1,4 +1,6 @@
-"""BERT and T5 as a GPT is tested: they learn, go on bit-equal, share their steps, and are used from their checkpoints."""
+"""BERT and T5 as a GPT is tested: they learn, go on bit-equal, share their steps, and are used
+from their checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -163,7 +163,9 @@ del OPTIONS["data"], OPTIONS["data.path"]
 
 @st.composite
 def misspelt(draw: Any, key: str) -> str:
-    """A key with a letter lost, doubled or exchanged, a level more or less, or a sign of Hydra's before it."""
+    """A key with a letter lost, doubled or exchanged, a level more or less, or a sign of Hydra's
+    before it.
+    """
     place = draw(st.integers(0, len(key) - 1))
     letter = draw(st.sampled_from("abz._-/@~+0 é"))
     return draw(
@@ -213,7 +215,8 @@ def words(draw: Any) -> list[str]:
         key = draw(misspelt(key))
     elif shape == "nested" and option:
         return [
-            f"{group}={{name:{draw(st.sampled_from(OPTIONS.get(group) or ['x']))},{option}:{value}}}"
+            f"{group}={{name:{draw(st.sampled_from(OPTIONS.get(group) or ['x']))},"
+            f"{option}:{value}}}"
         ]
     elif shape == "pattern" and option:
         return [
@@ -250,7 +253,9 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def trained(words: list[str], folder: Path) -> str:
-    """What `python -m zoo.train` would do with these words, and how it ends: with a sentence, or "" after two steps."""
+    """What `python -m zoo.train` would do with these words, and how it ends: with a sentence, or
+    "" after two steps.
+    """
     try:
         with cli_errors(), within(SECONDS):
             sys.argv = ["zoo.train", *words]

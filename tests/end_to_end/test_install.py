@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment with the wheel; the dependencies are those of this one, which need no download."""
+    """A fresh virtual environment with the wheel; the dependencies are those of this one, which
+    need no download.
+    """
     place = tmp_path_factory.mktemp("installed")
     build = [
         sys.executable,
@@ -48,7 +50,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     subprocess.run(install, check=True, capture_output=True)
     (site,) = (place / "venv").glob("lib/python*/site-packages")
-    # paths named in a .pth file are searched, but their own .pth files (the editable install of this checkout) are not read
+    # paths named in a .pth file are searched, but their own .pth files (the editable install of
+    # this checkout) are not read
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"], encoding="utf-8")
     return python.parent
 

@@ -1,4 +1,6 @@
-"""A run that is killed with SIGKILL, anywhere, goes on as if it had not been: every value of its folder is the same."""
+"""A run that is killed with SIGKILL, anywhere, goes on as if it had not been: every value of its
+folder is the same.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def plain(value: Any) -> Any:
 
 
 def check(given: config.Config, whole: Path, folder: Path, moments: list[int]) -> None:
-    """A run killed at these moments, one after the other, and then left alone, tells what the whole one does."""
+    """A run killed at these moments, one after the other, and then left alone, tells what the
+    whole one does.
+    """
     folder.mkdir()
     for moment in moments:
         if trained(given, folder, moment):

@@ -1,7 +1,9 @@
-"""A checkpoint, a run and a study that version 0.1.0 made are read, resumed and reported with its own results.
+"""A checkpoint, a run and a study that version 0.1.0 made are read, resumed and reported with its
+own results.
 
-`tests/fixtures/made_before_the_move/make.txt` made them; expected.json is what that version then reached. The same processor
-and torch must give the same bits, others the same to 1e-5: they round otherwise, and four steps let that grow.
+`tests/fixtures/made_before_the_move/make.txt` made them; expected.json is what that version then
+reached. The same processor and torch must give the same bits, others the same to 1e-5: they round
+otherwise, and four steps let that grow.
 """
 
 from __future__ import annotations

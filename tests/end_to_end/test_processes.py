@@ -1,4 +1,6 @@
-"""Several processes that train one model: what one process would have learned, and an end for all of them."""
+"""Several processes that train one model: what one process would have learned, and an end for
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from zoo.checkpoints import reading
 from zoo.checkpoints import weights as checkpoint_weights
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
-# More experts than tokens choose, an odd number of blocks to evaluate, and a gradient that is clipped.
+# More experts than tokens choose, an odd number of blocks to evaluate, and a gradient that is
+# clipped.
 MODEL = [
     "ffn=moe",
     "ffn.experts=16",
@@ -137,7 +140,8 @@ def test_copies_learn_what_one_process_learns_also_when_one_is_told_to_stop(
 ) -> None:
     tokens = summary_of_data(train)["splits"]["val"]["tokens"]
     data = (
-        f"loader.eval_length={tokens}",  # one block to evaluate, so that the second process has none
+        # one block to evaluate, so that the second process has none
+        f"loader.eval_length={tokens}",
         "loader.stream=true",
         "loader.shuffle=9",
     )

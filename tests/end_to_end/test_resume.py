@@ -1,4 +1,6 @@
-"""A run that goes on: to the bit after any end, changed only in what is named, refused where it cannot."""
+"""A run that goes on: to the bit after any end, changed only in what is named, refused where it
+cannot.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,9 @@ def test_bits_per_byte_is_the_loss_in_other_units_when_every_byte_is_a_token(tra
 
 
 def test_each_document_and_position_has_its_loss(train: Train) -> None:
-    """Their sums are the loss that the summary has, and a document's is that of its tokens alone."""
+    """Their sums are the loss that the summary has, and a document's is that of its tokens
+    alone.
+    """
     told = train("run", "loader.eval_length=16", "pos=rope", "data.val_fraction=0.2")
     found = np.load("run/evaluation.npz", allow_pickle=False)
     counts = told["data"]["splits"]["val"]

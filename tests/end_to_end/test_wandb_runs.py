@@ -1,4 +1,6 @@
-"""Runs in W&B's own files: swept ones have names of their own and one group, and curves go over the optimiser's steps."""
+"""Runs in W&B's own files: swept ones have names of their own and one group, and curves go over
+the optimiser's steps.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def size(tensors: list[Tensor]) -> float:
 
 
 def test_each_block_is_watched_and_nothing_changes_by_it(train: Train) -> None:
-    """Weights and updates against those of checkpoints, gradients against those of the same batch in two parts."""
+    """Weights and updates against those of checkpoints, gradients against those of the same
+    batch in two parts.
+    """
     same = ("schedule=constant", "optim.lr=0.01")
     train("watched", *same, "trainer.watch_every=4")
     train("unwatched", *same)
@@ -97,7 +99,9 @@ def test_a_gradient_is_that_of_the_mean_over_all_tokens() -> None:
 
 
 def test_the_share_of_the_peak_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nanoGPT's way of counting: 100,000 tokens/s at 1e9 FLOPs are a tenth of 989.4 TFLOP/s, and a twentieth of two."""
+    """nanoGPT's way of counting: 100,000 tokens/s at 1e9 FLOPs are a tenth of 989.4 TFLOP/s, and
+    a twentieth of two.
+    """
 
     class Trainer:
         class strategy:
@@ -114,7 +118,9 @@ def test_the_share_of_the_peak_is_worked_out(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_spike_is_what_lies_far_above_the_mean() -> None:
-    """Against mean and deviation of all losses before, which an average over some 100 still is for the first of them."""
+    """Against mean and deviation of all losses before, which an average over some 100 still is
+    for the first of them.
+    """
     losses = torch.rand(
         60, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).tolist()
@@ -159,7 +165,9 @@ def test_what_is_known_of_spikes_is_all_saved() -> None:
 def test_a_spike_is_skipped_counted_and_remembered(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step leaves the weights as they are, and a run that was killed after it ends bit-equal to one that was not."""
+    """The step leaves the weights as they are, and a run that was killed after it ends bit-equal
+    to one that was not.
+    """
     step = lightning_module.LMModule.training_step
 
     def spiking(self: Any, batch: Any, index: int) -> Tensor:

@@ -16,7 +16,9 @@ server = functools.cache(warm.server)
 
 
 def start(line: Sequence[str], fresh: bool = False, **options: Any) -> Process:
-    """Start a command: in a fork of a process with the heavy imports, or a fresh one of the system's."""
+    """Start a command: in a fork of a process with the heavy imports, or a fresh one of the
+    system's.
+    """
     options = {"env": os.environ} | options  # without what readline has told the C library alone
     if not fresh and warm.possible(line, options):
         return warm.Warm(server(), line, **options)
@@ -26,7 +28,9 @@ def start(line: Sequence[str], fresh: bool = False, **options: Any) -> Process:
 def bounded(
     line: Sequence[str], seconds: float = 280, fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command; where it hangs, it and all processes that it has started are killed, and the test fails."""
+    """Run a command; where it hangs, it and all processes that it has started are killed, and
+    the test fails.
+    """
     pipe = subprocess.PIPE
     process = start(line, fresh, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     try:

@@ -1,6 +1,7 @@
 """Every component there is, taken from the registry, in a decoder that is tiny.
 
-A component registered tomorrow is tested unasked: nothing here knows one by name, but for the base's.
+A component registered tomorrow is tested unasked: nothing here knows one by name, but for the
+base's.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ def made(case: Case, **more: Any) -> Decoder:
 
 
 def made_or_skipped(**parts: Any) -> Decoder:
-    """A shaken tiny decoder of parts that may have no meaning together, which their own tests do not excuse."""
+    """A shaken tiny decoder of parts that may have no meaning together, which their own tests do
+    not excuse.
+    """
     try:
         return shaken(make(**parts))
     except ZooError as refused:

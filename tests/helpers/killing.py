@@ -1,4 +1,6 @@
-"""Runs that are killed: each in a process forked from one that has imported everything, so that hundreds are affordable."""
+"""Runs that are killed: each in a process forked from one that has imported everything, so that
+hundreds are affordable.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Act = Callable[[], None]
 
 
 def trained(given: config.Config, folder: Path, at: int = 0) -> int:
-    """Train in a folder, in a process that kills itself at its moment number `at`, from 1; how many moments it saw, or 0."""
+    """Train in a folder, in a process that kills itself at its moment number `at`, from 1; how
+    many moments it saw, or 0.
+    """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([__name__])
     here, there = server.Pipe(duplex=False)
@@ -64,7 +68,9 @@ def _train(given: config.Config, folder: Path, at: int, report: Any) -> None:
 
 
 def _watch(moment: Callable[..., None]) -> None:
-    """Let a moment be whatever changes the run's state, or its folder: before, in the middle, and after."""
+    """Let a moment be whatever changes the run's state, or its folder: before, in the middle,
+    and after.
+    """
 
     def around(owner: Any, name: str, half: Callable[..., Act] | None = None) -> None:
         before = getattr(owner, name)

@@ -23,7 +23,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_place(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each test in a folder of its own; one token cache for all; no key of the person who runs the tests."""
+    """Each test in a folder of its own; one token cache for all; no key of the person who runs
+    the tests.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -1,7 +1,8 @@
 """`python probe.py WORDS` trains as zoo.train does; each process writes what it saw into $PROBE.
 
-It also fails, or is signalled, where the environment says so: FAIL=rank names the process that fails at step 3 of a run with
-seed 13, SIGNAL=rank the one that is told to stop at step 5, the first time.
+It also fails, or is signalled, where the environment says so: FAIL=rank names the process that
+fails at step 3 of a run with seed 13, SIGNAL=rank the one that is told to stop at step 5, the first
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def whole(tensor: Any) -> torch.Tensor:
 
 
 def watch(folder: Path) -> None:
-    """Write first values, the dropout of each step, and the norm of each gradient as the optimiser gets it."""
+    """Write first values, the dropout of each step, and the norm of each gradient as the
+    optimiser gets it.
+    """
     seen: dict[str, Any] = {"dropout": [], "norms": []}
     began, ended = (
         callbacks.SeedEverything.on_train_batch_start,

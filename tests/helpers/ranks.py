@@ -15,7 +15,9 @@ from tests.helpers.modules import ROOT
 
 
 def in_ranks(function: Callable[[int, Path], None], folder: Path, count: int = 2) -> None:
-    """Call a module's function with each rank and the folder; fails where one fails, or they hang."""
+    """Call a module's function with each rank and the folder; fails where one fails, or they
+    hang.
+    """
     line = [sys.executable, "-m", __name__, function.__module__, function.__name__]
     processes = [
         start(

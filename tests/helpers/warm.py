@@ -1,10 +1,11 @@
 """Start commands of Python in forks of a process that has imported the heavy libraries already.
 
-A command spends most of its time on importing torch and what Lightning imports. A server imports these
-once and forks itself for each command, which then runs as `python -m MODULE` or `python FILE` does: with
-its own arguments, environment, folder, streams, session and exit status. Lightning and this project are
-imported anew by each command, since they read the environment as they are imported. So are the ranks that
-a command starts: they are forked from a second server, which the command leaves behind before it begins.
+A command spends most of its time on importing torch and what Lightning imports. A server imports
+these once and forks itself for each command, which then runs as `python -m MODULE` or `python FILE`
+does: with its own arguments, environment, folder, streams, session and exit status. Lightning and
+this project are imported anew by each command, since they read the environment as they are
+imported. So are the ranks that a command starts: they are forked from a second server, which the
+command leaves behind before it begins.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ Real = subprocess.Popen
 
 
 def possible(line: Any, options: dict[str, Any]) -> bool:
-    """Whether a command can be started in a fork, and would not be told apart from a new process."""
+    """Whether a command can be started in a fork, and would not be told apart from a new
+    process.
+    """
     known = {"cwd", "env", "stdin", "stdout", "stderr", "text", "start_new_session"}
     environment = options.get("env") or os.environ
     return (
@@ -161,7 +164,9 @@ class Warm:
 
 
 def serve(requests: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request; returns in the fork, with what it is to run, and at the end with None."""
+    """Fork for each request; returns in the fork, with what it is to run, and at the end with
+    None.
+    """
     running: dict[
         int, tuple[int, int]
     ] = {}  # by the descriptor of a process: its number, and where to tell

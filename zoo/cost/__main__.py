@@ -20,10 +20,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m zoo.cost",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="What a model costs, without building it; after the word plan, what training it on many GPUs would take.",
+        description=(
+            "What a model costs, without building it; after the word plan, what training it on"
+            " many GPUs would take."
+        ),
         epilog="\n".join(
             [
-                "words of a plan, beside those of zoo.train (plan model=llama3_70b gpus=512 tensor=8 tokens=15T):",
+                "words of a plan, beside those of zoo.train (plan model=llama3_70b gpus=512"
+                " tensor=8 tokens=15T):",
                 *cluster_plan.help_lines(),
             ]
         ),
@@ -53,7 +57,8 @@ def main() -> None:
         )
         if chosen["arch"]["heads"] % plan.tensor:
             raise ZooError(
-                f"tensor={plan.tensor} GPUs cannot share arch.heads={chosen['arch']['heads']}: give a divisor of it"
+                f"tensor={plan.tensor} GPUs cannot share arch.heads={chosen['arch']['heads']}:"
+                f" give a divisor of it"
             )
         with doing("counting", stream=sys.stderr):
             counted = figures(chosen)

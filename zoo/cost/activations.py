@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class ActivationRecorder:
-    """Records the storages that a forward pass saves for the backward pass, and the block that first saves each."""
+    """Records the storages that a forward pass saves for the backward pass, and the block that
+    first saves each.
+    """
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         self.blocks = blocks
@@ -49,7 +51,9 @@ class ActivationRecorder:
                 hook.remove()
 
     def by_block(self, parameters: set[int]) -> tuple[int, list[int]]:
-        """Bytes saved outside the blocks and by each block; the storages of parameters are not counted."""
+        """Bytes saved outside the blocks and by each block; the storages of parameters are not
+        counted.
+        """
         outside, inside = 0, dict.fromkeys(self.blocks, 0)
         for storage, (size, block) in self._saved.items():
             if storage in parameters:
@@ -69,10 +73,11 @@ class ActivationRecorder:
 
 
 def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) -> cluster.Figures:
-    """Count what zoo.cost.cluster needs to know of a model, for a micro-batch of this many sequences.
+    """Count what zoo.cost.cluster needs to know of a model, for a micro-batch of this many
+    sequences.
 
-    The forward pass runs on fake tensors of the CPU, which choose the kernels of real ones and hold no memory. A model that is
-    given, on the meta device, has its own tensors back at the end.
+    The forward pass runs on fake tensors of the CPU, which choose the kernels of real ones and hold
+    no memory. A model that is given, on the meta device, has its own tensors back at the end.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -132,7 +137,9 @@ def _batch(config: Mapping[str, Any], sequences: int) -> tuple[Any, dict[str, Te
 
 
 def _logits_bytes(positions: int, vocab: int) -> int:
-    """Bytes of a chunk's logits and their logarithms, then of these and their gradient, while all else is there."""
+    """Bytes of a chunk's logits and their logarithms, then of these and their gradient, while
+    all else is there.
+    """
     from zoo.objectives import loss
 
     return 2 * 4 * min(positions, loss.positions_at_once(vocab)) * vocab
@@ -140,7 +147,8 @@ def _logits_bytes(positions: int, vocab: int) -> int:
 
 @contextlib.contextmanager
 def _fake_tensors(model: nn.Module) -> Iterator[None]:
-    """Replace the tensors that a token passes through by tensors of the CPU, which a fake tensor mode makes fake.
+    """Replace the tensors that a token passes through by tensors of the CPU, which a fake tensor
+    mode makes fake.
 
     Not those of every expert: a mixture can have tens of thousands.
     """
@@ -170,7 +178,9 @@ def _active_modules(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def layout(config: Mapping[str, Any]) -> Plan:
-    """How a run is laid out: devices, precision, and how much of the batch each device takes at once."""
+    """How a run is laid out: devices, precision, and how much of the batch each device takes at
+    once.
+    """
     loader, trainer = config["loader"], config["trainer"]
     gpus = trainer["devices"] * trainer["nodes"]
     return Plan(
@@ -183,11 +193,15 @@ def layout(config: Mapping[str, Any]) -> Plan:
 
 
 def memory(config: Mapping[str, Any], model: Any = None) -> dict[str, float]:
-    """Bytes that a run needs on each device, by what takes them; see `figures` for a model that is given."""
+    """Bytes that a run needs on each device, by what takes them; see `figures` for a model that
+    is given.
+    """
     plan = layout(config)
     return cluster.memory(figures(config, model, plan.micro), plan)
 
 
 def training_memory(config: Mapping[str, Any], model: Any = None) -> int:
-    """Bytes of weights, gradients, optimiser, and of what one micro-batch keeps for the backward pass."""
+    """Bytes of weights, gradients, optimiser, and of what one micro-batch keeps for the backward
+    pass.
+    """
     return int(sum(memory(config, model).values()))

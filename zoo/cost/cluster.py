@@ -17,7 +17,8 @@ TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022
 UPDATE = (
     7  # numbers read or written per parameter in AdamW's step: w, g, m, v read; w, m, v written
 )
-BYTES = {  # of a weight (and of what the optimiser keeps of it), its gradient, and of what is computed with
+# of a weight (and of what the optimiser keeps of it), its gradient, and of what is computed with
+BYTES = {
     "32-true": (4, 4, 4),
     "bf16-mixed": (4, 4, 2),
     "16-mixed": (4, 4, 2),
@@ -27,7 +28,9 @@ BYTES = {  # of a weight (and of what the optimiser keeps of it), its gradient, 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was counted of a model; bytes are those of one sequence's float32 activations kept for the backward pass."""
+    """What was counted of a model; bytes are those of one sequence's float32 activations kept
+    for the backward pass.
+    """
 
     parameters: int
     states: int  # numbers that the optimiser keeps between steps
@@ -51,7 +54,8 @@ def memory(figures: Figures, plan: Plan) -> dict[str, float]:
     own, states = figures.parameters / plan.tensor, figures.states / plan.tensor
     gathered = 0.0
     if plan.strategy == "fsdp" and plan.ranks > 1:
-        # a block's weights and the next one's, in the precision that is computed with; its gradient before it is scattered
+        # a block's weights and the next one's, in the precision that is computed with; its gradient
+        # before it is scattered
         gathered = (
             figures.outer + 2 * figures.block
         ) / plan.tensor * computed + figures.block / plan.tensor * gradient
@@ -76,7 +80,9 @@ def available(plan: Plan) -> float:
 
 
 def helps(figures: Figures, plan: Plan) -> Iterator[tuple[str, float]]:
-    """The overrides that would each need less memory, and the bytes per GPU that are then needed."""
+    """The overrides that would each need less memory, and the bytes per GPU that are then
+    needed.
+    """
     now, tried = (
         sum(memory(figures, plan).values()),
         {
@@ -96,18 +102,22 @@ def helps(figures: Figures, plan: Plan) -> Iterator[tuple[str, float]]:
 
 
 def step(figures: Figures, plan: Plan) -> dict[str, float]:
-    """Of an optimiser step: micro-batches, tokens, and seconds by what takes them. Raises ZooError for too small a batch.
+    """Of an optimiser step: micro-batches, tokens, and seconds by what takes them. Raises ZooError
+    for too small a batch.
 
-    Traffic is that of ring algorithms. Data parallel: the gradients of a step reduced to all (ddp), or of each micro-batch the
-    weights gathered for the forward and the backward pass and the gradients scattered (fsdp; Zhao et al. 2023). Tensor
-    parallel: two reductions a sublayer of the residual stream (Shoeybi et al. 2019), one more where it is recomputed.
+    Traffic is that of ring algorithms. Data parallel: the gradients of a step reduced to all (ddp),
+    or of each micro-batch the weights gathered for the forward and the backward pass and the
+    gradients scattered (fsdp; Zhao et al. 2023). Tensor parallel: two reductions a sublayer of the
+    residual stream (Shoeybi et al. 2019), one more where it is recomputed.
     """
     at_once = plan.ranks * plan.micro * figures.length
     micro_batches = round(plan.batch / at_once)
     if not micro_batches:
         raise ZooError(
-            f"batch={plan.batch:.4g} is less than half of the {at_once:,} tokens of one micro-batch on"
-            f" {plan.ranks:,} data parallel ranks: give a larger batch, a larger tensor, or fewer gpus"
+            f"batch={plan.batch:.4g} is less than half of the {at_once:,} tokens of one"
+            f" micro-batch on"
+            f" {plan.ranks:,} data parallel ranks: give a larger batch, a larger tensor, or fewer"
+            f" gpus"
         )
     tokens = micro_batches * at_once
     _, gradient, computed = BYTES[plan.precision]
@@ -145,7 +155,9 @@ def step(figures: Figures, plan: Plan) -> dict[str, float]:
 
 
 def _bandwidth(plan: Plan, ranks: int, apart: int) -> float:
-    """Bytes per second of a ring of GPUs, each so far `apart` from the next: NVLink's, or that of a node's network cards."""
+    """Bytes per second of a ring of GPUs, each so far `apart` from the next: NVLink's, or that
+    of a node's network cards.
+    """
     near = max(1, plan.node // apart)
     link = plan.device.link
     if ranks > near:
@@ -178,34 +190,56 @@ def assumptions(plan: Plan) -> Iterator[str]:
     device, tensor = plan.device, plan.tensor > 1
     peak, network = device.peak(plan.precision), plan.network or device.network
     yield (
-        f"{plan.gpu}: {peak / 1e12:,.4g} TFLOP/s dense in {plan.precision}, {device.bandwidth / 1e9:,.0f} GB/s,"
+        f"{plan.gpu}: {peak / 1e12:,.4g} TFLOP/s dense in {plan.precision},"
+        f" {device.bandwidth / 1e9:,.0f} GB/s,"
         f" {device.memory / 2**30:.0f} GiB of which {RESERVED:.0%} are CUDA's and NCCL's"
     )
     yield (
-        f"{device.link / 1e9:,.4g} GB/s within a node of {plan.node}, {network / 1e9:,.4g} GB/s per GPU between nodes, of"
+        f"{device.link / 1e9:,.4g} GB/s within a node of {plan.node}, {network / 1e9:,.4g} GB/s"
+        f" per GPU between nodes, of"
         f" which collectives reach {plan.wire:.0%} (wire); no latency"
     )
     if plan.mfu:
-        yield f"a step's MFU is {plan.mfu:.1%} as given (mfu), whatever the parts of its time below are estimated to be"
+        yield (
+            f"a step's MFU is {plan.mfu:.1%} as given (mfu), whatever the parts of its time below"
+            f" are estimated to be"
+        )
     else:
-        yield f"computing reaches {plan.kernels or device.reached:.0%} of the peak (kernels), recomputation counted"
+        yield (
+            f"computing reaches {plan.kernels or device.reached:.0%} of the peak (kernels),"
+            f" recomputation counted"
+        )
     hides = "the backward pass" if plan.strategy == "ddp" else "computing"
-    yield f"data parallel traffic hides behind {plan.overlap:.0%} of {hides} (overlap), tensor parallel traffic behind none"
+    yield (
+        f"data parallel traffic hides behind {plan.overlap:.0%} of {hides} (overlap), tensor"
+        f" parallel traffic behind none"
+    )
     if plan.strategy == "fsdp":
-        yield "fsdp gathers a block's weights for each pass and scatters its gradients, each micro-batch, one block ahead"
+        yield (
+            "fsdp gathers a block's weights for each pass and scatters its gradients, each"
+            " micro-batch, one block ahead"
+        )
     else:
         yield "ddp's gradients are views of its buckets"
     if tensor:
-        yield "tensor parallel ranks share all activations, norms and logits too (sequence parallel, Korthikanti 2022)"
+        yield (
+            "tensor parallel ranks share all activations, norms and logits too (sequence parallel,"
+            " Korthikanti 2022)"
+        )
     yield "any optimiser's step takes as long as AdamW's"
     yield "activations in bfloat16 or float16 take half of those in float32; the loss is in float32"
     if not plan.tokens:
         yield f"{TOKENS_PER_PARAMETER} tokens per parameter (Hoffmann 2022) are enough"
-    yield "attention is counted in full, also its masked half; nothing is lost to restarts, evaluation or checkpoints"
+    yield (
+        "attention is counted in full, also its masked half; nothing is lost to restarts,"
+        " evaluation or checkpoints"
+    )
 
 
 def refuse_if_too_large(figures: Figures, plan: Plan) -> None:
-    """Raises ZooError where a GPU has less memory than is needed, with the words that help and by how much."""
+    """Raises ZooError where a GPU has less memory than is needed, with the words that help and
+    by how much.
+    """
     needed, there = sum(memory(figures, plan).values()), available(plan)
     if needed <= there:
         return
@@ -220,6 +254,7 @@ def refuse_if_too_large(figures: Figures, plan: Plan) -> None:
     ]
     words += [f"gpu={larger[0]}"] if larger else []
     raise ZooError(
-        f"{needed / 2**30:,.1f} GiB do not fit the {there / 2**30:,.1f} GiB that a run can have of {plan.gpu}: "
+        f"{needed / 2**30:,.1f} GiB do not fit the {there / 2**30:,.1f} GiB that a run can have of"
+        f" {plan.gpu}: "
         + (f"try {', '.join(words)}, or several of them" if words else "take a smaller model")
     )

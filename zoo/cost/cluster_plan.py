@@ -55,7 +55,8 @@ class Plan:
     network: Annotated[float, Ge(1)] | None = _word(
         None, "bytes per second between nodes, per GPU; null: the gpu's usual"
     )
-    precision: str = "bf16-mixed"  # these two are a run's words: trainer.precision, trainer.gradient_checkpointing
+    # these two are a run's words: trainer.precision, trainer.gradient_checkpointing
+    precision: str = "bf16-mixed"
     checkpointing: bool = False
 
     @property
@@ -112,7 +113,8 @@ def check(plan: Plan) -> None:
     known_gpus.named(plan.gpu)
     if plan.strategy not in ("fsdp", "ddp"):
         raise ZooError(
-            f"strategy must be fsdp or ddp, not {plan.strategy!r}{did_you_mean(plan.strategy, ('fsdp', 'ddp'))}"
+            f"strategy must be fsdp or ddp, not"
+            f" {plan.strategy!r}{did_you_mean(plan.strategy, ('fsdp', 'ddp'))}"
         )
     if plan.gpus % plan.tensor:
         raise ZooError(f"gpus={plan.gpus} must be a multiple of tensor={plan.tensor}")

@@ -35,7 +35,9 @@ Curves = dict[str, dict[str, Any]]
 
 
 def passes(words: Sequence[str]) -> dict[str, Callable[[int, bool], Pass]]:
-    """By name of each mixer to compare, what makes a pass. Raises ZooError for a wrong word, or one that changes no mixer."""
+    """By name of each mixer to compare, what makes a pass. Raises ZooError for a wrong word, or
+    one that changes no mixer.
+    """
     for word in words:
         key = word.partition("=")[0].lstrip("+")
         if (
@@ -43,7 +45,8 @@ def passes(words: Sequence[str]) -> dict[str, Callable[[int, bool], Pass]]:
             or key == "arch.length"
         ):
             raise ZooError(
-                f"{word} changes no mixer: choose attn, pos, arch.dim or arch.heads; --lengths says how long"
+                f"{word} changes no mixer: choose attn, pos, arch.dim or arch.heads; --lengths"
+                f" says how long"
             )
     made = config.compose(words)
     attn, pos = made["attn"], made["pos"]
@@ -78,7 +81,9 @@ def one_pass(
     length: int,
     backward: bool,
 ) -> Pass:
-    """A pass over x (1, length, dim): as in training where it goes backward, else as in evaluation."""
+    """A pass over x (1, length, dim): as in training where it goes backward, else as in
+    evaluation.
+    """
     stack, draw = (
         Stack(parts, arch["dim"], 1, arch["heads"], length, 0.0, causal=causal),
         torch.Generator().manual_seed(0),
@@ -103,7 +108,9 @@ def seconds(run: Pass) -> float:
 
 
 def peak(run: Pass) -> float:
-    """The most bytes at once that a pass has of torch's allocator, inside its kernels too, after one that leaves gradients."""
+    """The most bytes at once that a pass has of torch's allocator, inside its kernels too, after
+    one that leaves gradients.
+    """
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "99"
     )  # else the profiler tells of each start and stop
@@ -119,7 +126,9 @@ def peak(run: Pass) -> float:
 
 
 def measure(words: Sequence[str], lengths: Sequence[int]) -> Curves:
-    """The figures of each mixer at each length, rising. Raises ZooError for too few, and where memory ends."""
+    """The figures of each mixer at each length, rising. Raises ZooError for too few, and where
+    memory ends.
+    """
     if len(lengths) < 2 or lengths[0] < 1:
         raise ZooError("--lengths needs two different numbers or more, each at least 1")
     made = passes(words)

@@ -1,11 +1,12 @@
 """What a model costs, from its configuration alone: `python -m zoo.cost model=gpt2`.
 
-It is made on the meta device, so that any size takes seconds. `python -m zoo.cost plan model=llama3_70b gpus=512` gives what is
-counted to zoo.cost.cluster.
-FLOPs are of matrix products, two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and
-count nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`, what it does beside
-its matrices, or `active()`, those of its children that a token passes through; otherwise every matrix it owns, and every
-child, is a product with each token."""
+It is made on the meta device, so that any size takes seconds. `python -m zoo.cost plan
+model=llama3_70b gpus=512` gives what is counted to zoo.cost.cluster. FLOPs are of matrix products,
+two for a multiply-add, as torch.utils.flop_counter counts them; embeddings are look-ups and count
+nothing. A module may declare `flops(length)`, all of its own per token, or `mixing_flops(length)`,
+what it does beside its matrices, or `active()`, those of its children that a token passes through;
+otherwise every matrix it owns, and every child, is a product with each token.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +27,16 @@ def flops(module: Any, length: int) -> int:
 
 
 def active_children(module: Any) -> Iterable[Any]:
-    """The children that a token passes through: all, but where a module (a mixture of experts) says which."""
+    """The children that a token passes through: all, but where a module (a mixture of experts)
+    says which.
+    """
     return module.active() if hasattr(module, "active") else module.children()
 
 
 def parameters(model: Any) -> dict[str, int]:
-    """Parameters by part: embedding, position, attention, feed-forward, norms, head; tied weights count once, as embedding."""
+    """Parameters by part: embedding, position, attention, feed-forward, norms, head; tied
+    weights count once, as embedding.
+    """
     from zoo.models.roles import roles
 
     by_part: Counter[str] = Counter()
@@ -48,7 +53,8 @@ def inputs(model: Any, tokens: Any) -> dict[str, Any]:
 
 
 def cache_bytes(model: Any, length: int, itemsize: int = 4) -> int:
-    """What generating a sequence of this length keeps, as its mixers say; of an encoder's memory, as long, a decoder's part.
+    """What generating a sequence of this length keeps, as its mixers say; of an encoder's memory,
+    as long, a decoder's part.
 
     A stack that is not causal sees all tokens at once, and keeps none.
     """
@@ -68,7 +74,9 @@ def made(config: Mapping[str, Any]) -> Any:
 
 
 def of(config: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
-    """The cost of a configuration: parameters, in all and by part, FLOPs per token, bytes of KV cache in float32."""
+    """The cost of a configuration: parameters, in all and by part, FLOPs per token, bytes of KV
+    cache in float32.
+    """
     model = model or made(config)
     length, loader, trainer = config["arch"]["length"], config["loader"], config["trainer"]
     kept = cache_bytes(model, 0)

@@ -15,12 +15,15 @@ GB, GIB, TERA = 1e9, 2**30, 1e12
 class Device:
     """Dense peaks in FLOP/s, memory in bytes, rates in bytes per second and direction."""
 
-    half: float  # matrix products in bfloat16 (float16 before Ampere), summed in float32, without sparsity
+    # matrix products in bfloat16 (float16 before Ampere), summed in float32, without sparsity
+    half: float
     single: float  # in float32, without TF32, as torch multiplies by default
     memory: float
     bandwidth: float  # of that memory
     link: float  # to the other GPUs of a node: NVLink, or PCIe where there is none
-    network: float  # to other nodes, per GPU: what the maker's eight-GPU server has, 10 Gbit Ethernet where he has none
+    # to other nodes, per GPU: what the maker's eight-GPU server has, 10 Gbit Ethernet where he has
+    # none
+    network: float
     reached: float  # share of the peak that training reaches, recomputation counted and traffic not
     called: tuple[str, ...]  # torch.cuda.get_device_name()
 
@@ -51,9 +54,12 @@ def _device(
     )
 
 
-# NVIDIA's data sheets (V100 2020, T4 2019, A100 2022, H100 2023, H200 2024, L4 and L40S 2023, RTX A6000 2022), its white papers
-# on GA102 (2021), Ada (2023) and RTX Blackwell (2025), and the DGX-1, DGX A100 and DGX H100 system guides for the network.
-# `reached`: MosaicML's table of MPT from 7B to 70B (llm-foundry, 2023) has .58 to .73 on A100 and .40 to .57 on H100, Shoeybi
+# NVIDIA's data sheets (V100 2020, T4 2019, A100 2022, H100 2023, H200 2024, L4 and L40S 2023, RTX
+# A6000 2022), its white papers
+# on GA102 (2021), Ada (2023) and RTX Blackwell (2025), and the DGX-1, DGX A100 and DGX H100 system
+# guides for the network.
+# `reached`: MosaicML's table of MPT from 7B to 70B (llm-foundry, 2023) has .58 to .73 on A100 and
+# .40 to .57 on H100, Shoeybi
 # et al. 2019 have .30 on V100; the others are a guess
 KNOWN = {
     "v100_16": _device(125, 15.7, 16, 900, 150, 6.25, 0.3, "Tesla V100-SXM2-16GB"),
@@ -96,7 +102,9 @@ def named(name: str) -> Device:
 
 
 def found(called: str) -> Device | None:
-    """The GPU that torch.cuda.get_device_name() calls so; None for one that is not in the table, rather than a guess."""
+    """The GPU that torch.cuda.get_device_name() calls so; None for one that is not in the table,
+    rather than a guess.
+    """
     return next((device for device in KNOWN.values() if called in device.called), None)
 
 
@@ -104,12 +112,15 @@ def refuse_precision(precision: str) -> None:
     """Raises ZooError for a precision that only a GPU has, where there certainly is none."""
     if precision == "16-mixed" and no_gpu():
         raise ZooError(
-            "trainer.precision=16-mixed needs a GPU, and there is none here: give trainer.precision=bf16-mixed"
+            "trainer.precision=16-mixed needs a GPU, and there is none here: give"
+            " trainer.precision=bf16-mixed"
         )
 
 
 def no_gpu() -> bool:
-    """Whether it is certain that torch finds no GPU here: torch is asked where it is loaded, else the kernel's devices."""
+    """Whether it is certain that torch finds no GPU here: torch is asked where it is loaded,
+    else the kernel's devices.
+    """
     if torch := sys.modules.get("torch"):
         return not (torch.cuda.is_available() or torch.backends.mps.is_available())
     devices = (

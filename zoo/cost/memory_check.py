@@ -1,4 +1,6 @@
-"""Whether a run has room: what it will need by the cost model, what there is, and which words would help, by how much."""
+"""Whether a run has room: what it will need by the cost model, what there is, and which words
+would help, by how much.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ NO_ROOM = (
 
 
 def free(graphics: bool) -> float | None:
-    """Bytes that this process could still take, on the GPU or of the machine; None where it is not told."""
+    """Bytes that this process could still take, on the GPU or of the machine; None where it is
+    not told.
+    """
     return float(torch.cuda.mem_get_info()[0]) if graphics else system.free_memory()
 
 
 def helps(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """The words that would each need less, and the bytes that then are needed, by the same estimate; the most helpful first."""
+    """The words that would each need less, and the bytes that then are needed, by the same
+    estimate; the most helpful first.
+    """
     loader, trainer = config["loader"], config["trainer"]
     tried: dict[str, Any] = {
         "trainer.gradient_checkpointing": True,
@@ -66,9 +72,11 @@ def advice(config: Mapping[str, Any]) -> str:
 
 
 def compared(config: Mapping[str, Any], model: Any = None) -> tuple[dict[str, Any], str | None]:
-    """What a run will need and what is free, in bytes, and a sentence where that is not enough; `model` as in zoo.cost.figures.
+    """What a run will need and what is free, in bytes, and a sentence where that is not enough;
+    `model` as in zoo.cost.figures.
 
-    Raises ZooError where the weights alone are more, of which a machine ends a process without a word.
+    Raises ZooError where the weights alone are more, of which a machine ends a process without a
+    word.
     """
     graphics = config["trainer"]["accelerator"] != "cpu" and torch.cuda.is_available()
     by_part, there = cost.memory(config, model), free(graphics)
@@ -84,7 +92,9 @@ def compared(config: Mapping[str, Any], model: Any = None) -> tuple[dict[str, An
 
 @contextlib.contextmanager
 def told_of(config: Mapping[str, Any]) -> Iterator[None]:
-    """Where the memory is not enough, a ZooError that says what would help, instead of what torch says."""
+    """Where the memory is not enough, a ZooError that says what would help, instead of what
+    torch says.
+    """
     try:
         yield
     except (RuntimeError, MemoryError) as error:

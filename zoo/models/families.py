@@ -21,12 +21,15 @@ LAYERED = ("norm", "residual", "block", "pos", "attn", "ffn")
 
 
 class Model(nn.Module):
-    """Base of the families: the embedding, the head, and the numbers that they and the stacks are made with."""
+    """Base of the families: the embedding, the head, and the numbers that they and the stacks
+    are made with.
+    """
 
     family = "decoder"  # which objectives it serves, and what it is used for
     # of start, end and padding, where the weights came from transformers
     token_ids: Mapping[str, Any] = {}
-    # methods called beside forward; none calls another, since FSDP2 frees the weights at the end of each
+    # methods called beside forward; none calls another, since FSDP2 frees the weights at the end of
+    # each
     entrances: tuple[str, ...]
 
     def __init__(
@@ -47,7 +50,9 @@ class Model(nn.Module):
         self.head = registry.build("head", parts["head"], dim, vocab)
 
     def logits(self, hidden: Tensor, places: Tensor | None = None) -> Tensor:
-        """(..., dim) -> (..., vocab); or (B, Q, dim) -> (N, vocab), of these (N,) of the B·Q places alone."""
+        """(..., dim) -> (..., vocab); or (B, Q, dim) -> (N, vocab), of these (N,) of the B·Q
+        places alone.
+        """
         return self.head(
             hidden if places is None else hidden.flatten(0, 1)[places], self.embed.weight
         )
@@ -63,7 +68,9 @@ class Model(nn.Module):
         return head_fn(hidden, self.head, self.embed.weight)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """torch.compile in place; a graph may then continue past a number that is read, such as the tokens of an expert."""
+        """torch.compile in place; a graph may then continue past a number that is read, such as
+        the tokens of an expert.
+        """
         torch._dynamo.config.capture_scalar_outputs = True
         super().compile(*args, **kwargs)
 
@@ -112,7 +119,9 @@ class OneStack(Model):
         )
 
     def hidden(self, tokens: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
-        """tokens (B, Q) -> hidden states (B, Q, dim), after the closing norm; `given` as in forward."""
+        """tokens (B, Q) -> hidden states (B, Q, dim), after the closing norm; `given` as in
+        forward.
+        """
         segments = given.pop("segments", None)
         return self.stack(self.embed(tokens, segments), padding_mask, **given)
 
@@ -124,12 +133,15 @@ class OneStack(Model):
         head_fn: HeadFn | None = None,
         **given: Any,
     ) -> Any:
-        """tokens (B, Q) -> logits (B, Q, vocab), or where `places` (N,) names some of the B·Q, of these alone (N, vocab).
+        """tokens (B, Q) -> logits (B, Q, vocab), or where `places` (N,) names some of the B·Q, of
+        these alone (N, vocab).
 
-        padding_mask (B, Q) is True where there is a token, on either side. May be given by name: positions (B, Q) and
-        documents (B, Q), which place and separate packed documents; segments (B, Q), where the embedding has such; a cache
-        (zoo.context.Cache) of the tokens before these; a trace (zoo.context.Trace) to be written. `head_fn` computes what is
-        returned in place of logits, from hidden states (N, dim), head and embedding: a loss in chunks, for instance.
+        padding_mask (B, Q) is True where there is a token, on either side. May be given by name:
+        positions (B, Q) and documents (B, Q), which place and separate packed documents; segments
+        (B, Q), where the embedding has such; a cache (zoo.context.Cache) of the tokens before
+        these; a trace (zoo.context.Trace) to be written. `head_fn` computes what is returned in
+        place of logits, from hidden states (N, dim), head and embedding: a loss in chunks, for
+        instance.
         """
         return self.apply_head(self.hidden(tokens, padding_mask, **given), head_fn, places)
 
@@ -138,9 +150,9 @@ class OneStack(Model):
 class Decoder(OneStack):
     """Decoder only: each token sees those before it (GPT, Radford 2018).
 
-    `vocab` defaults to what the tokenizer and the objective need; `length` is the sequence length trained on; `pattern` is
-    a list of changes to the parts, repeated over the layers, as in `[{attn: {window: 128}}, {}]`, after those of `first`;
-    `opening_norm` normalises the embeddings.
+    `vocab` defaults to what the tokenizer and the objective need; `length` is the sequence length
+    trained on; `pattern` is a list of changes to the parts, repeated over the layers, as in
+    `[{attn: {window: 128}}, {}]`, after those of `first`; `opening_norm` normalises the embeddings.
     """
 
     causal = True
@@ -157,8 +169,9 @@ class Encoder(OneStack):
 class EncoderDecoder(Model):
     """A decoder that reads what an encoder made of another sequence (Vaswani 2017).
 
-    `cross` chooses the attention between them (mha, gqa, mqa, or a mapping with options); `decoder_layers` defaults to
-    `layers`; the other options as for a decoder, for both stacks. The embedding serves both.
+    `cross` chooses the attention between them (mha, gqa, mqa, or a mapping with options);
+    `decoder_layers` defaults to `layers`; the other options as for a decoder, for both stacks. The
+    embedding serves both.
     """
 
     family = "encoder_decoder"
@@ -213,7 +226,9 @@ class EncoderDecoder(Model):
         padding_mask: Tensor | None = None,
         **given: Any,
     ) -> Tensor:
-        """decoder_tokens (B, Q), memory (B, M, dim) with its padding_mask (B, M) -> hidden states (B, Q, dim)."""
+        """decoder_tokens (B, Q), memory (B, M, dim) with its padding_mask (B, M) -> hidden
+        states (B, Q, dim).
+        """
         return self.decoder(
             self.embed(decoder_tokens), memory=memory, memory_padding=padding_mask, **given
         )
@@ -250,14 +265,16 @@ class EncoderDecoder(Model):
     ) -> Any:
         """tokens (B, M) and decoder_tokens (B, Q) -> logits (B, Q, vocab).
 
-        padding_mask (B, M) is True where there is a token of the first sequence, on either side. May be given by name:
-        decoder_padding_mask (B, Q), a trace (zoo.context.Trace) to be written; `head_fn` as for a decoder.
+        padding_mask (B, M) is True where there is a token of the first sequence, on either side.
+        May be given by name: decoder_padding_mask (B, Q), a trace (zoo.context.Trace) to be
+        written; `head_fn` as for a decoder.
         """
         return self.apply_head(self.hidden(tokens, decoder_tokens, padding_mask, **given), head_fn)
 
 
 def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> Any:
-    """The configured model, each parameter drawn from its own stream of `seed`; on "meta" it costs no memory.
+    """The configured model, each parameter drawn from its own stream of `seed`; on "meta" it costs
+    no memory.
 
     Raises ZooError for a combination that has no meaning.
     """
@@ -269,13 +286,16 @@ def build(config: Mapping[str, Any], *, seed: int = 0, device: str = "cpu") -> A
 
 
 def fill(model: Any, *, seed: int, device: str = "cpu") -> Any:
-    """Give a model on the meta device memory and its initial values. Raises ZooError for too little memory."""
+    """Give a model on the meta device memory and its initial values. Raises ZooError for too
+    little memory.
+    """
     try:
         model.to_empty(device=device)
     except RuntimeError as error:
         total = sum(parameter.numel() for parameter in model.parameters())
         raise ZooError(
-            f"there is not the memory for a model of {total:,} parameters ({errors.first_line(error)}):"
+            f"there is not the memory for a model of {total:,} parameters"
+            f" ({errors.first_line(error)}):"
             " make it smaller; python -m zoo.cost says what one needs"
         ) from error
     initialise(model, model.config["init"], seed)

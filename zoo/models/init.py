@@ -1,9 +1,10 @@
-"""Initialisation, in one place. A parameter's first value depends on (seed, its name, its shape, the policy) alone.
+"""Initialisation, in one place. A parameter's first value depends on (seed, its name, its shape,
+the policy) alone.
 
-So the parts that two variants share start equal, whether the model was made on the meta device first, and on how many
-devices. A policy gives the standard deviation of a matrix by its name, and where it says more than the first value (muP), the
-rate it learns at and the constants it is multiplied by; biases start at zero, and modules without a matrix (norms) at their own
-constants.
+So the parts that two variants share start equal, whether the model was made on the meta device
+first, and on how many devices. A policy gives the standard deviation of a matrix by its name, and
+where it says more than the first value (muP), the rate it learns at and the constants it is
+multiplied by; biases start at zero, and modules without a matrix (norms) at their own constants.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ READOUTS = (
 class Policy:
     """An initialisation: the standard deviation of each matrix by its shape and its role.
 
-    What depends on the width of the model reads it from `role.within`, the modules around the matrix.
+    What depends on the width of the model reads it from `role.within`, the modules around the
+    matrix.
     """
 
     unscaled = False  # whether its queries are small enough for attn.scale=1
@@ -48,12 +50,16 @@ class Policy:
         return 1.0
 
     def settle(self, model: nn.Module) -> None:
-        """Set the constants by which the model multiplies. Raises ZooError for a model that it is not made for."""
+        """Set the constants by which the model multiplies. Raises ZooError for a model that it
+        is not made for.
+        """
 
 
 @register("init", "fan_in")
 class FanIn(Policy):
-    """Normal with variance 1/fan-in (LeCun 1998), which keeps the variance of unit inputs; embeddings 1/dim."""
+    """Normal with variance 1/fan-in (LeCun 1998), which keeps the variance of unit inputs;
+    embeddings 1/dim.
+    """
 
     def std(self, shape: torch.Size, role: Role) -> float:
         return float(shape[-1]) ** -0.5
@@ -72,7 +78,9 @@ class Normal(Policy):
 
 @register("init", "gpt2")
 class GPT2(Normal):
-    """Normal, std .02; projections into the residual stream (`out`) scaled by 1/√residuals, 2 a layer (GPT-2 2019)."""
+    """Normal, std .02; projections into the residual stream (`out`) scaled by 1/√residuals, 2 a
+    layer (GPT-2 2019).
+    """
 
     def std(self, shape: torch.Size, role: Role) -> float:
         residual = role.innermost(Residual)
@@ -83,7 +91,9 @@ class GPT2(Normal):
 
 @register("init", "t5")
 class T5(Policy):
-    """Normal with variance 1/fan-in, queries 1/(fan-in·width) for attn.scale=1, embeddings 1 (T5, Raffel 2019)."""
+    """Normal with variance 1/fan-in, queries 1/(fan-in·width) for attn.scale=1, embeddings 1
+    (T5, Raffel 2019).
+    """
 
     unscaled = True
 
@@ -102,7 +112,8 @@ class T5(Policy):
 
 @register("init", "deepnorm")
 class DeepNormGains(Policy):
-    """Xavier-normal, 2/(fan-in + fan-out), times β² for values, `out` and feed-forward (DeepNet, Wang 2022); embeddings 1/dim.
+    """Xavier-normal, 2/(fan-in + fan-out), times β² for values, `out` and feed-forward (DeepNet,
+    Wang 2022); embeddings 1/dim.
 
     β comes from the depth, by residual=deepnorm; with another residual it is 1.
     """
@@ -118,12 +129,14 @@ class DeepNormGains(Policy):
 
 @register("init", "mup")
 class MaximalUpdate(Policy):
-    """Maximal update parametrisation (μP, Yang 2022), by which the best learning rate of a narrow model is a wide one's.
+    """Maximal update parametrisation (μP, Yang 2022), by which the best learning rate of a narrow
+    model is a wide one's.
 
-    As init=fan_in where arch.dim is `dim` and heads are `head_dim` wide. At m times the width: matrices 1/fan-in with 1/m of
-    the rate; embeddings, positions and the head start, and learn, as at `dim`, and logits are 1/m of the head's product;
-    routers and classifiers start at 1/m of the variance; scores are q·k·√head_dim/width. For an optimiser whose steps have
-    entries of one size (adamw, lion). All widths are to grow with arch.dim.
+    As init=fan_in where arch.dim is `dim` and heads are `head_dim` wide. At m times the width:
+    matrices 1/fan-in with 1/m of the rate; embeddings, positions and the head start, and learn, as
+    at `dim`, and logits are 1/m of the head's product; routers and classifiers start at 1/m of the
+    variance; scores are q·k·√head_dim/width. For an optimiser whose steps have entries of one size
+    (adamw, lion). All widths are to grow with arch.dim.
     """
 
     def __init__(
@@ -151,14 +164,16 @@ class MaximalUpdate(Policy):
     def settle(self, model: nn.Module) -> None:
         if isinstance(model.embed, Scaled):
             raise ZooError(
-                "init=mup keeps embeddings of one size, and embed=scaled does not: choose embed=plain"
+                "init=mup keeps embeddings of one size, and embed=scaled does not: choose"
+                " embed=plain"
             )
         for module in model.modules():
             if isinstance(module, MultiHead):
                 ours = self.head_dim**0.5 / module.width
                 if module.scale not in (module.width**-0.5, ours):
                     raise ZooError(
-                        f"init=mup sets the scale of the scores itself: leave {module.word}.scale out"
+                        f"init=mup sets the scale of the scores itself: leave {module.word}.scale"
+                        f" out"
                     )
                 module.scale = ours
             if isinstance(module, LinearHead):
@@ -190,7 +205,8 @@ def initialise(model: nn.Module, policy: Component, seed: int) -> None:
         constants = getattr(module, "reset_parameters", None)
         if buffers and not constants:
             raise ZooError(
-                f"{type(module).__name__} must set its buffer {next(iter(buffers))} in reset_parameters(), since"
+                f"{type(module).__name__} must set its buffer {next(iter(buffers))} in"
+                f" reset_parameters(), since"
                 " a model made on the meta device has no content"
             )
         matrices = {name: matrix for name, matrix in own.items() if matrix.ndim >= 2}
@@ -213,7 +229,9 @@ def _drawn(name: str, shape: torch.Size, role: Role, policy: Policy, seed: int) 
 
 
 def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
-    """An initial std belongs to the attention's scale: without 1/√width, scores of unit queries drown the softmax."""
+    """An initial std belongs to the attention's scale: without 1/√width, scores of unit queries
+    drown the softmax.
+    """
     made_for = "1 (smaller queries)" if policy.unscaled else "1/√width"
     for module in model.modules():
         if (
@@ -228,7 +246,8 @@ def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
                 else f"give {word}=null, or init=t5"
             )
             warnings.warn(
-                f"this init is made for {word}={made_for}, but the model has {word}={module.scale:.3g}: {other}",
+                f"this init is made for {word}={made_for}, but the model has"
+                f" {word}={module.scale:.3g}: {other}",
                 stacklevel=3,
             )
             return
@@ -244,7 +263,9 @@ def _fill(matrix: Tensor, values: Tensor) -> None:
 
 
 def _normal(shape: torch.Size, std: float, seed: int) -> Tensor:
-    """Always drawn in float32 on the CPU, so that neither the device nor the type of the parameter changes the draw."""
+    """Always drawn in float32 on the CPU, so that neither the device nor the type of the
+    parameter changes the draw.
+    """
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.empty(shape, dtype=torch.float32, device="cpu").normal_(
         0.0, std, generator=generator

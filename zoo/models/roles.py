@@ -24,12 +24,13 @@ SUBLAYERS = ("attn", "cross", "ffn")  # the names by which a block is given its 
 class Role:
     """What a parameter is for.
 
-    kind: `embedding` (of tokens) and `head` have the vocabulary on one side; a `table` is another one that is looked up
-    (positions, segments); any other matrix is a `matrix`; what has one dimension is a `gain` or a `bias`.
-    projection: what the module around its own calls that (q, out, router), or its name among the splits of a fused matrix.
-    within: the modules around it, from the model to the one that owns it.
-    block, layer, sublayer: where in a stack it is, as in stack.blocks.3, 3, attn; None outside.
-    splits: the rows of each projection that shares the matrix, by name; empty where there is one.
+    kind: `embedding` (of tokens) and `head` have the vocabulary on one side; a `table` is another
+    one that is looked up (positions, segments); any other matrix is a `matrix`; what has one
+    dimension is a `gain` or a `bias`. projection: what the module around its own calls that (q,
+    out, router), or its name among the splits of a fused matrix. within: the modules around it,
+    from the model to the one that owns it. block, layer, sublayer: where in a stack it is, as in
+    stack.blocks.3, 3, attn; None outside. splits: the rows of each projection that shares the
+    matrix, by name; empty where there is one.
     """
 
     kind: Kind
@@ -46,12 +47,16 @@ class Role:
 
     @property
     def writes_residual(self) -> bool:
-        """Whether its product is what a sublayer adds to the residual stream: its projection is named `out`."""
+        """Whether its product is what a sublayer adds to the residual stream: its projection is
+        named `out`.
+        """
         return self.projection == "out" and self.innermost(Residual) is not None
 
     @property
     def part(self) -> str:
-        """The part of a model that it counts to: embed, head, norm, positions, attn, cross, ffn, residual or other."""
+        """The part of a model that it counts to: embed, head, norm, positions, attn, cross, ffn,
+        residual or other.
+        """
         model: Any = self.within[0]
         owner = self.within[-1]
         for name in ("embed", "head"):
@@ -68,7 +73,8 @@ class Role:
         return next((module for module in reversed(self.within) if isinstance(module, kind)), None)
 
     def projections(self, name: str) -> Iterator[tuple[str, int | None, Role]]:
-        """Name, rows and role of each projection in a matrix of this name; None stands for all rows.
+        """Name, rows and role of each projection in a matrix of this name; None stands for all
+        rows.
 
         A split is named as if it had a module of its own beside the fused one.
         """
@@ -87,7 +93,9 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def roles(model: nn.Module) -> dict[str, Role]:
-    """The role of each parameter by its name; a tied weight is one parameter, under its first name."""
+    """The role of each parameter by its name; a tied weight is one parameter, under its first
+    name.
+    """
     blocks = {
         id(block): layer
         for stack in getattr(model, "stacks", ())

@@ -1,4 +1,6 @@
-"""The stack of blocks, with positions, masks and closing norm; makes the context of a forward pass, once."""
+"""The stack of blocks, with positions, masks and closing norm; makes the context of a forward
+pass, once.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,13 @@ Changes = Mapping[str, Component]  # of some of them, in some layers
 
 
 def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
-    """These parts with some exchanged (`{norm: rms}`) or with some of their options changed (`{attn: {window: 128}}`)."""
+    """These parts with some exchanged (`{norm: rms}`) or with some of their options changed
+    (`{attn: {window: 128}}`).
+    """
     if not isinstance(changes, Mapping):
         raise ZooError(
-            f"arch.pattern is a list of changes like {{attn: {{window: 128}}}}, and {changes!r} is not one"
+            f"arch.pattern is a list of changes like {{attn: {{window: 128}}}}, and {changes!r} is"
+            f" not one"
         )
     changed = dict(parts)
     for group, change in changes.items():
@@ -36,7 +41,8 @@ def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
             )
         if not isinstance(change, str | Mapping):
             raise ZooError(
-                f"arch.pattern: {group} must be a name or its options, as in {{{group}: {{...}}}}, not {change!r}"
+                f"arch.pattern: {group} must be a name or its options, as in {{{group}: {{...}}}},"
+                f" not {change!r}"
             )
         named = isinstance(change, str) or "name" in change
         changed[group] = change if named else as_mapping(parts[group]) | as_mapping(change)
@@ -45,7 +51,9 @@ def overridden(parts: Parts, changes: Changes) -> dict[str, Component]:
 
 @dataclass
 class Place:
-    """A position choice, the width that it rotates, and what the layers that share it honour; `mixer` names the first."""
+    """A position choice, the width that it rotates, and what the layers that share it honour;
+    `mixer` names the first.
+    """
 
     pos: Component
     width: int
@@ -58,11 +66,12 @@ def as_mapping(choice: Component) -> dict[str, Any]:
 
 
 class Stack(nn.Module):
-    """`layers` blocks of the chosen parts, those of `first` changed as it says and the others by `pattern`, which repeats.
+    """`layers` blocks of the chosen parts, those of `first` changed as it says and the others by
+    `pattern`, which repeats.
 
-    `reads` is the choice of a cross-attention where the stack reads an encoder's memory, `reader` how many residuals the
-    stack has that reads this one. `opening_norm` normalises the embeddings. Shapes: x (B, Q, dim) -> (B, Q, dim). Layers
-    that choose the same position share one.
+    `reads` is the choice of a cross-attention where the stack reads an encoder's memory, `reader`
+    how many residuals the stack has that reads this one. `opening_norm` normalises the embeddings.
+    Shapes: x (B, Q, dim) -> (B, Q, dim). Layers that choose the same position share one.
     """
 
     def __init__(
@@ -89,11 +98,13 @@ class Stack(nn.Module):
         places: list[Place] = []
         if len(first) > layers:
             raise ZooError(
-                f"arch.first changes {len(first)} layers, and there are {layers}: raise arch.layers, or shorten it"
+                f"arch.first changes {len(first)} layers, and there are {layers}: raise"
+                f" arch.layers, or shorten it"
             )
         if len(first) + len(pattern) > max(layers, len(first)):
             raise ZooError(
-                f"arch.pattern has {len(pattern)} changes, and there are {layers - len(first)} layers for it:"
+                f"arch.pattern has {len(pattern)} changes, and there are {layers - len(first)}"
+                f" layers for it:"
                 " raise arch.layers, or shorten it"
             )
         each = [overridden(parts, _changes(layer, first, pattern)) for layer in range(layers)]
@@ -106,7 +117,8 @@ class Stack(nn.Module):
             name = as_mapping(chosen["attn"])["name"]
             if not isinstance(attn, Mixer):
                 raise ZooError(
-                    f"attn={name} must be a zoo.nn.mixer.Mixer, which says what it honours: derive its class from that"
+                    f"attn={name} must be a zoo.nn.mixer.Mixer, which says what it honours: derive"
+                    f" its class from that"
                 )
             self.honoured[name] = attn.honours
             cross = {"cross": build("cross", reads, dim, heads)} if reads else {}
@@ -131,7 +143,8 @@ class Stack(nn.Module):
             > 1
         ):
             raise ZooError(
-                "only one position can be added to the embeddings: let arch.pattern change pos=rope, or no pos"
+                "only one position can be added to the embeddings: let arch.pattern change"
+                " pos=rope, or no pos"
             )
         self.dropout = nn.Dropout(dropout) if dropout else unchanged
         limits = [
@@ -157,12 +170,15 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_padding: Tensor | None = None,
     ) -> Tensor:
-        """padding (B, Q), True where there is a token · positions and documents (B, Q), see Context, as for the others."""
+        """padding (B, Q), True where there is a token · positions and documents (B, Q), see
+        Context, as for the others.
+        """
         cache, trace = cache or NoCache(), trace or Trace()
         queries, keys = x.shape[1], cache.length + x.shape[1]
         if self.limit is not None and keys > self.limit:
             raise ZooError(
-                f"a sequence of {keys} tokens is longer than the {self.limit} that the position knows (arch.length)"
+                f"a sequence of {keys} tokens is longer than the {self.limit} that the position"
+                f" knows (arch.length)"
             )
         if documents is not None and cache.length:
             raise ZooError(
@@ -202,9 +218,11 @@ class Stack(nn.Module):
 
 
 def _checkpointed(block: nn.Module, x: Tensor, context: Context) -> Tensor:
-    """Apply a block whose activations are recomputed in the backward pass; masks too, but the trace is written once.
+    """Apply a block whose activations are recomputed in the backward pass; masks too, but the trace
+    is written once.
 
-    The closure must not keep the trace: its losses hold the graph, which holds the closure, and neither would be freed.
+    The closure must not keep the trace: its losses hold the graph, which holds the closure, and
+    neither would be freed.
     """
     untraced = replace(context, trace=Trace())
     traces = [context.trace]  # of the first run; a recomputation finds none
@@ -223,7 +241,9 @@ def _changes(layer: int, first: Sequence[Changes], pattern: Sequence[Changes]) -
 
 
 def _shared(places: list[Place], pos: Component, name: str, mixer: Mixer) -> int:
-    """Which of the places a layer has: that of a layer before it with the same position, where both rotate one width."""
+    """Which of the places a layer has: that of a layer before it with the same position, where
+    both rotate one width.
+    """
     for index, place in enumerate(places):
         if place.pos == pos and (not place.width or mixer.rotary_dim in (0, place.width)):
             place.width, place.honours = (
@@ -247,14 +267,18 @@ def _wrap(
 
 
 def _counted(padding: Tensor | None, start: int, x: Tensor) -> Tensor:
-    """The positions of these tokens (1 or B, Q): counted from the first token of the row, wherever its padding is."""
+    """The positions of these tokens (1 or B, Q): counted from the first token of the row,
+    wherever its padding is.
+    """
     if padding is None:
         return torch.arange(start, start + x.shape[1], device=x.device)[None]
     return (padding.long().cumsum(1) - 1).clamp(min=0)[:, -x.shape[1] :]
 
 
 def _with_cached(padding: Tensor | None, cache: NoCache, x: Tensor) -> Tensor | None:
-    """The padding mask of all keys (B, K), from that of the cached ones and of these tokens; None where all are tokens."""
+    """The padding mask of all keys (B, K), from that of the cached ones and of these tokens;
+    None where all are tokens.
+    """
     if not cache.length or (padding is None and cache.padding is None):
         return padding
     batch, queries = x.shape[:2]

@@ -15,9 +15,11 @@ from zoo.registry import register
 
 @register("optim", "adafactor")
 class Adafactor(torch.optim.Adafactor):
-    """Adafactor (Shazeer & Stern 2018), torch's: of a matrix's second moments only means of rows and columns are kept.
+    """Adafactor (Shazeer & Stern 2018), torch's: of a matrix's second moments only means of rows
+    and columns are kept.
 
-    A step has the size of lr times the weight's own; lr falls at least as 1/√step. `clip` bounds a step before that.
+    A step has the size of lr times the weight's own; lr falls at least as 1/√step. `clip` bounds a
+    step before that.
     """
 
     def __init__(
@@ -33,7 +35,8 @@ class Adafactor(torch.optim.Adafactor):
         weights = [weight for group in groups for weight in group["params"]]
         if any(map(is_sharded, weights)):  # their norms are not known
             raise ZooError(
-                "optim=adafactor cannot work on shards: choose optim=adamw, lion or muon, or trainer.strategy=ddp"
+                "optim=adafactor cannot work on shards: choose optim=adamw, lion or muon, or"
+                " trainer.strategy=ddp"
             )
         super().__init__(joined(groups, lr, weight_decay), lr=lr, beta2_decay=-beta2_decay, d=clip)
 

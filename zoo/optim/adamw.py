@@ -28,7 +28,8 @@ class AdamW(torch.optim.AdamW):
         super().__init__(
             joined(groups, lr, weight_decay), lr=lr, betas=(beta1, beta2), eps=eps, fused=True
         )
-        # the kernel could undo a loss scale by itself, but clipping comes before it and needs the true gradients
+        # the kernel could undo a loss scale by itself, but clipping comes before it and needs the
+        # true gradients
         self._step_supports_amp_scaling = False
 
     def state_size(self, shape: torch.Size, group: Group) -> int:

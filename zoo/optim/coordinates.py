@@ -42,9 +42,11 @@ def objective_of(config: Mapping[str, Any]) -> Any:
 
 
 def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) -> Sizes:
-    """Root mean squares of what the embedding, the sublayers (a mean over the layers), the stack and the head give.
+    """Root mean squares of what the embedding, the sublayers (a mean over the layers), the stack
+    and the head give.
 
-    Measured on a batch that the model then learns, `steps` times at the full rate. Raises ZooError where one is not finite.
+    Measured on a batch that the model then learns, `steps` times at the full rate. Raises ZooError
+    where one is not finite.
     """
     model, objective = models.build(config, seed=config["seed"]), objective_of(config)
     optimizer = registry.build(
@@ -73,14 +75,18 @@ def sizes(config: Mapping[str, Any], batch: Mapping[str, Tensor], steps: int) ->
     for kind, by_step in means.items():
         if not np.isfinite(by_step).all():
             raise ZooError(
-                f"{kind} is no longer finite at arch.dim={config['arch']['dim']} (its sizes by step: "
-                f"{', '.join(f'{size:.3g}' for size in by_step)}): give a lower optim.lr, or fewer --steps"
+                f"{kind} is no longer finite at arch.dim={config['arch']['dim']} (its sizes by"
+                f" step: "
+                f"{', '.join(f'{size:.3g}' for size in by_step)}): give a lower optim.lr, or fewer"
+                f" --steps"
             )
     return means
 
 
 def _measured(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """The modules whose outputs are measured, by kind: the embedding, each sublayer, the last stack and the head."""
+    """The modules whose outputs are measured, by kind: the embedding, each sublayer, the last
+    stack and the head.
+    """
     yield "embed", model.embed
     for stack in model.stacks:
         for block in stack.blocks:
@@ -139,7 +145,9 @@ def table(by_width: Mapping[int, Sizes]) -> Any:
 
 
 def measure(words: Sequence[str], widths: Sequence[int], steps: int) -> dict[int, Sizes]:
-    """The sizes of the configured model at each width. Raises ZooError for widths or steps that show no growth."""
+    """The sizes of the configured model at each width. Raises ZooError for widths or steps that
+    show no growth.
+    """
     if len(set(widths)) < 2 or steps < 0:
         raise ZooError("--widths needs two different numbers or more, and --steps at least 0")
     if given := [word for word in words if word.lstrip("+").startswith("arch.dim=")]:

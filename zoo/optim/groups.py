@@ -1,4 +1,6 @@
-"""Groups of parameters that an optimiser is made with, and how it joins those that it treats alike."""
+"""Groups of parameters that an optimiser is made with, and how it joins those that it treats
+alike.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,11 @@ def _only(group: Group) -> nn.Parameter:
 
 
 def joined(groups: list[Group], lr: float, weight_decay: float, *by: str) -> list[Group]:
-    """Join the groups that agree in decay, factor and `by`, with their rates: a few groups are faster than many.
+    """Join the groups that agree in decay, factor and `by`, with their rates: a few groups are
+    faster than many.
 
-    Groups that decay come first, and of these the ones at the full rate. For a matrix lr·weight_decay is the same whatever its
-    factor.
+    Groups that decay come first, and of these the ones at the full rate. For a matrix
+    lr·weight_decay is the same whatever its factor.
     """
     merged: dict[tuple[Any, ...], Group] = {}
     for group in groups:
@@ -72,9 +75,12 @@ def joined(groups: list[Group], lr: float, weight_decay: float, *by: str) -> lis
 
 
 def refuse_factors(name: str, groups: list[Group]) -> None:
-    """Refuse rates by matrix (muP) for an optimiser that sizes its steps by the matrix; they are for steps like Adam's."""
+    """Refuse rates by matrix (muP) for an optimiser that sizes its steps by the matrix; they are
+    for steps like Adam's.
+    """
     if any(group["factor"] != 1 for group in groups):
         raise ZooError(
-            f"init=mup gives matrices rates for steps like Adam's, and optim={name} sizes its steps by the matrix:"
+            f"init=mup gives matrices rates for steps like Adam's, and optim={name} sizes its"
+            f" steps by the matrix:"
             " choose optim=adamw or lion, or another init"
         )

@@ -15,7 +15,8 @@ from zoo.registry import register
 
 @register("optim", "lion")
 class Lion(torch.optim.Optimizer):
-    """w -= lr·(sign(β₁·m + (1 - β₁)·g) + decay·w), then m = β₂·m + (1 - β₂)·g (Lion, Chen 2023); half of Adam's memory.
+    """w -= lr·(sign(β₁·m + (1 - β₁)·g) + decay·w), then m = β₂·m + (1 - β₂)·g (Lion, Chen 2023);
+    half of Adam's memory.
 
     Its rate is some three to ten times smaller than AdamW's, and its decay as much larger.
     """

@@ -19,11 +19,13 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of x, x³ and x⁵ (Jordan 2024)
 
 @register("optim", "muon")
 class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal, for the matrices within the blocks (Muon, Jordan 2024); AdamW for all else.
+    """Momentum made orthogonal, for the matrices within the blocks (Muon, Jordan 2024); AdamW for
+    all else.
 
-    An orthogonal step is scaled by .2·√max(rows, columns), to the size of AdamW's (Liu 2025), so that one rate and one decay
-    serve both. Projections that share a matrix are each made orthogonal by themselves. torch.optim.Muon does the same in
-    bfloat16 only, for which most CPUs have no fast product. Each rank computes the whole step of a sharded matrix.
+    An orthogonal step is scaled by .2·√max(rows, columns), to the size of AdamW's (Liu 2025), so
+    that one rate and one decay serve both. Projections that share a matrix are each made orthogonal
+    by themselves. torch.optim.Muon does the same in bfloat16 only, for which most CPUs have no fast
+    product. Each rank computes the whole step of a sharded matrix.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor, iterations: int) -> Tensor:
-    """U·f(S)·Vᵀ of a matrix U·S·Vᵀ, with f(S) near 1, by a Newton-Schulz iteration: in bfloat16 on a GPU, else as it is."""
+    """U·f(S)·Vᵀ of a matrix U·S·Vᵀ, with f(S) near 1, by a Newton-Schulz iteration: in bfloat16
+    on a GPU, else as it is.
+    """
     a, b, c = NEWTON_SCHULZ
     x = matrix.bfloat16() if matrix.is_cuda else matrix
     x = x.mT if x.shape[0] > x.shape[1] else x

@@ -15,11 +15,12 @@ from zoo.registry import register
 
 @register("optim", "schedule_free")
 class ScheduleFree(AdamWScheduleFreeReference):
-    """AdamW whose rate need not fall, since the mean of its weights does as well (Schedule-Free, Defazio 2024).
+    """AdamW whose rate need not fall, since the mean of its weights does as well (Schedule-Free,
+    Defazio 2024).
 
-    For schedule=constant. The model learns between the newest weights and their mean, and is evaluated and saved as the mean.
-    This is the authors' form that keeps all three, so that training resumes from a mean to the bit: four numbers per parameter,
-    twice AdamW's.
+    For schedule=constant. The model learns between the newest weights and their mean, and is
+    evaluated and saved as the mean. This is the authors' form that keeps all three, so that
+    training resumes from a mean to the bit: four numbers per parameter, twice AdamW's.
     """
 
     schedule = "constant"  # which it is made for

@@ -1,6 +1,7 @@
 """How the learning rate moves. Wiring: the number of steps.
 
-A schedule is a function of the optimiser step, from 0, that gives the factor of the learning rate; warm-up starts above zero.
+A schedule is a function of the optimiser step, from 0, that gives the factor of the learning rate;
+warm-up starts above zero.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Schedule = Callable[[int], float]
 def cosine(
     steps: int, *, warmup: Annotated[int, Ge(0)] = 40, final: Annotated[float, Ge(0), Le(1)] = 0.1
 ) -> Schedule:
-    """Linear warm-up over `warmup` steps, then half a cosine down to `final` times the rate (Loshchilov & Hutter 2017)."""
+    """Linear warm-up over `warmup` steps, then half a cosine down to `final` times the rate
+    (Loshchilov & Hutter 2017).
+    """
     return _falling(
         steps, warmup, warmup, final, lambda progress: (1 + math.cos(math.pi * progress)) / 2
     )
@@ -30,7 +33,9 @@ def cosine(
 def linear(
     steps: int, *, warmup: Annotated[int, Ge(0)] = 40, final: Annotated[float, Ge(0), Le(1)] = 0.0
 ) -> Schedule:
-    """Linear warm-up over `warmup` steps, then a straight line down to `final` times the rate (BERT, Devlin 2018)."""
+    """Linear warm-up over `warmup` steps, then a straight line down to `final` times the rate
+    (BERT, Devlin 2018).
+    """
     return _falling(steps, warmup, warmup, final, lambda progress: 1 - progress)
 
 
@@ -43,9 +48,11 @@ def wsd(
     final: Annotated[float, Ge(0), Le(1)] = 0.0,
     shape: Literal["sqrt", "linear"] = "sqrt",
 ) -> Schedule:
-    """Warm-up, stable, decay (MiniCPM, Hu 2024): over the last `decay` of the steps down to `final` times the rate.
+    """Warm-up, stable, decay (MiniCPM, Hu 2024): over the last `decay` of the steps down to `final`
+    times the rate.
 
-    Down by 1 - √progress (Hägele 2024), or by a straight line. All before it is the same for any number of steps.
+    Down by 1 - √progress (Hägele 2024), or by a straight line. All before it is the same for any
+    number of steps.
     """
     falls = {
         "sqrt": lambda progress: 1 - math.sqrt(progress),
@@ -70,7 +77,9 @@ def constant(steps: int, *, warmup: Annotated[int, Ge(0)] = 40) -> Schedule:
 def _falling(
     steps: int, warmup: int, start: int, final: float, shape: Callable[[float], float]
 ) -> Schedule:
-    """Warm-up, then constant up to step `start`, then from 1 to `final` at `steps` by a shape of the progress from 0 to 1."""
+    """Warm-up, then constant up to step `start`, then from 1 to `final` at `steps` by a shape of
+    the progress from 0 to 1.
+    """
     warm = constant(steps, warmup=warmup)
 
     def factor(step: int) -> float:

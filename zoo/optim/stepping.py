@@ -20,7 +20,9 @@ def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
 def with_momenta(
     optimizer: torch.optim.Optimizer, group: Group
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """The weights of a group that have gradients, the gradients, and the momenta, which start at zero."""
+    """The weights of a group that have gradients, the gradients, and the momenta, which start at
+    zero.
+    """
     weights = [weight for weight in group["params"] if weight.grad is not None]
     for weight in weights:
         if "momentum" not in optimizer.state[weight]:
@@ -32,7 +34,9 @@ def with_momenta(
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether each rank holds some of its rows (zoo.training.fsdp); asked without importing DTensor, which is slow."""
+    """Whether each rank holds some of its rows (zoo.training.fsdp); asked without importing
+    DTensor, which is slow.
+    """
     return hasattr(tensor, "full_tensor")
 
 

@@ -1,4 +1,6 @@
-"""Loggers beside metrics.csv, which is part of every run: none, or one that the group `logger` names."""
+"""Loggers beside metrics.csv, which is part of every run: none, or one that the group `logger`
+names.
+"""
 
 from __future__ import annotations
 

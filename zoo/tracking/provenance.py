@@ -1,4 +1,6 @@
-"""Say of what a run was made: the commit, the packages, the machine, and the source of every part that it used."""
+"""Say of what a run was made: the commit, the packages, the machine, and the source of every
+part that it used.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +66,12 @@ def hardware() -> dict[str, Any]:
 
 
 def sources(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The source of a run: the module of each component that its configuration chooses, and of each such module and all
-    that it imports of its own package the file's SHA-256; of each package the version, the commit and what is not committed.
+    """The source of a run: the module of each component that its configuration chooses, and of each
+    such module and all that it imports of its own package the file's SHA-256; of each package the
+    version, the commit and what is not committed.
 
-    A file is read once a process, when it is first used: what is edited later is not what this process runs.
+    A file is read once a process, when it is first used: what is edited later is not what this
+    process runs.
     """
     components = {
         f"{group}={name}": registry.entry(group, name).module for group, name in chosen(config)
@@ -97,7 +101,9 @@ def earlier(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str,
 
 
 def chosen(config: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Every component in a configuration, also those that are options of others or of some layers: (group, name)."""
+    """Every component in a configuration, also those that are options of others or of some
+    layers: (group, name).
+    """
     return set(_chosen(config))
 
 
@@ -117,7 +123,9 @@ def _chosen(node: Any) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def closure(module: str) -> frozenset[str]:
-    """A module and all that it imports, directly or not, that lies beside it: in its package, or for a script in its folder."""
+    """A module and all that it imports, directly or not, that lies beside it: in its package, or
+    for a script in its folder.
+    """
     found, left = set[str](), [module]
     while left:
         name = left.pop()
@@ -190,7 +198,9 @@ def _digest(module: str) -> str | None:
 
 @functools.cache
 def _package(name: str, module: str, modules: tuple[str, ...]) -> dict[str, Any]:
-    """The version of a package, the commit of its checkout, and which of these modules are not as they were committed."""
+    """The version of a package, the commit of its checkout, and which of these modules are not
+    as they were committed.
+    """
     place = _file(module)
     folder = place.parent if place else Path()
     if _is_ignored(folder):
@@ -223,7 +233,9 @@ def _version(package: str) -> str | None:
 
 
 def _is_ignored(folder: Path) -> bool:
-    """Whether git ignores a folder, as an environment inside the repository of another project: its commit says nothing."""
+    """Whether git ignores a folder, as an environment inside the repository of another project:
+    its commit says nothing.
+    """
     return bool(_git(folder, "check-ignore", "."))
 
 

@@ -1,4 +1,6 @@
-"""Decide from a run's folder whether the run in it may be resumed, has finished, or is another one."""
+"""Decide from a run's folder whether the run in it may be resumed, has finished, or is another
+one.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ def refuse_other_run(config: Config, folder: Path, option: str = "hydra.run.dir"
     different = changed(config, folder)
     if different:
         raise ZooError(
-            f"{folder} holds a run of another configuration (different: {', '.join(different)}): choose another"
-            f" {option}, or resume with what you change by naming it: changing=[{','.join(different)}]"
+            f"{folder} holds a run of another configuration (different: {', '.join(different)}):"
+            f" choose another"
+            f" {option}, or resume with what you change by naming it:"
+            f" changing=[{','.join(different)}]"
         )
 
 
@@ -57,7 +61,8 @@ def changed(config: Config, folder: Path) -> list[str]:
         stored = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
     if not stored or not isinstance(stored, dict):
         raise ZooError(
-            f"{folder / 'config.yaml'} is damaged: rename {folder} to start anew, or choose another hydra.run.dir"
+            f"{folder / 'config.yaml'} is damaged: rename {folder} to start anew, or choose"
+            f" another hydra.run.dir"
         )
     return configuration.changed(config, {str(key): value for key, value in stored.items()})
 

@@ -1,4 +1,6 @@
-"""Weights & Biases: one run a job, flat names to group by, and never a prompt or a wait where there is no key or network."""
+"""Weights & Biases: one run a job, flat names to group by, and never a prompt or a wait where
+there is no key or network.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,9 @@ def wandb_logger(
 ) -> WandbLogger:
     """Weights & Biases, beside metrics.csv; by default offline where there is no key or no network.
 
-    `group` is by default the folder of the sweep or the study, `job_type` train or in a study the arm, and `label`, the run's
-    name, its overrides. The names of components and the costs stand at the top of the run's configuration.
+    `group` is by default the folder of the sweep or the study, `job_type` train or in a study the
+    arm, and `label`, the run's name, its overrides. The names of components and the costs stand at
+    the top of the run's configuration.
     """
     flat = summary["choices"] | {
         key: summary[key] for key in ("seed", "parameters", "flops_per_token")
@@ -91,7 +94,9 @@ def _dispensable(method: Callable[..., Any]) -> Callable[..., None]:
 
 
 class Dashboard(WandbLogger):
-    """W&B's logger for a run that goes on without it when it fails: metrics.csv has the same curves."""
+    """W&B's logger for a run that goes on without it when it fails: metrics.csv has the same
+    curves.
+    """
 
     def __init__(self, run: wandb.Run, summary: dict[str, Any]) -> None:
         super().__init__(experiment=run)
@@ -99,7 +104,9 @@ class Dashboard(WandbLogger):
 
     @_dispensable
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log at a step of the optimiser, which is then W&B's own step, and so the x axis of every curve."""
+        """Log at a step of the optimiser, which is then W&B's own step, and so the x axis of
+        every curve.
+        """
         self.experiment.log({**metrics, STEP: step}, step=step)
 
     log_hyperparams = _dispensable(WandbLogger.log_hyperparams)
@@ -115,9 +122,12 @@ def finish(exit_code: int) -> None:
 
 
 def _forget(error: Exception) -> None:
-    """Say that W&B is lost, and forget its process, so that the next run of this one begins another."""
+    """Say that W&B is lost, and forget its process, so that the next run of this one begins
+    another.
+    """
     log.warning(
-        f"W&B failed ({type(error).__name__}: {first_line(error)}): the run goes on without it, its curves are in"
+        f"W&B failed ({type(error).__name__}: {first_line(error)}): the run goes on without it,"
+        f" its curves are in"
         " metrics.csv"
     )
     with contextlib.suppress(Exception, SystemExit):
@@ -142,13 +152,16 @@ def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
         if about["mode"] != "online":
             raise
         log.warning(
-            f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync` sends it later"
+            f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync`"
+            f" sends it later"
         )
         return begin(settings, folder, **about | {"mode": "offline"})
 
 
 def _said(error: Exception) -> str:
-    """What an error of W&B's says: of those of pydantic the reasons, as their first line counts them only."""
+    """What an error of W&B's says: of those of pydantic the reasons, as their first line counts
+    them only.
+    """
     reasons = getattr(error, "errors", None)
     if not callable(reasons):
         return first_line(error)
@@ -156,7 +169,9 @@ def _said(error: Exception) -> str:
 
 
 def reachable_mode(asked: str) -> str:
-    """`online` only where a key is at hand and the server answers; a run must not wait for what may never come."""
+    """`online` only where a key is at hand and the server answers; a run must not wait for what
+    may never come.
+    """
     asked = os.environ.get("WANDB_MODE") or asked
     asked = {"dryrun": "offline", "run": "online"}.get(asked, asked)  # as they were called once
     if asked != "auto":
@@ -180,7 +195,8 @@ def _in_netrc(host: str) -> bool:
 
 
 def sweep(folder: Path) -> tuple[str | None, list[str]]:
-    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in it.
+    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in
+    it.
 
     Hydra writes both into the sweep's folder, before its first job.
     """
@@ -197,7 +213,8 @@ def sweep(folder: Path) -> tuple[str | None, list[str]]:
 
 
 def title(overrides: Sequence[str], varied: Sequence[str], label: str | None = None) -> str:
-    """A run's name: what varies in its sweep first, then its other words, or what it is labelled; never two alike.
+    """A run's name: what varies in its sweep first, then its other words, or what it is labelled;
+    never two alike.
 
     >>> title(["norm=rms", "seed=1", "trainer.max_steps=9"], ["seed"])
     'seed=1,norm=rms'

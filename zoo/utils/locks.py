@@ -21,9 +21,10 @@ _kept: list[BaseFileLock] = []  # until the process ends; one that nothing refer
 def take(path: Path, wait: bool = False) -> BaseFileLock | None:
     """Lock what the path stands for, waiting for it if asked to; None where another process has it.
 
-    The kernel holds the lock, so it ends with its process however that ends; the file itself stays and means nothing. A fork
-    has no part in it: data workers outlive by seconds a process that is killed. Where a file system has no locks, filelock
-    would write a file that means the lock, and outlive its process; that is an error instead.
+    The kernel holds the lock, so it ends with its process however that ends; the file itself stays
+    and means nothing. A fork has no part in it: data workers outlive by seconds a process that is
+    killed. Where a file system has no locks, filelock would write a file that means the lock, and
+    outlive its process; that is an error instead.
     """
     lock = FileLock(path, blocking=wait, fallback_to_soft=False)
     try:
@@ -35,7 +36,9 @@ def take(path: Path, wait: bool = False) -> BaseFileLock | None:
 
 @contextlib.contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[bool]:
-    """Lock what the path stands for until the end of the block; False where another process has it."""
+    """Lock what the path stands for until the end of the block; False where another process has
+    it.
+    """
     lock = take(path, wait)
     try:
         yield lock is not None
@@ -46,11 +49,14 @@ def locked(path: Path, wait: bool = False) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Train in a folder as its only process; two would mix their runs. Raises ZooError where another does."""
+    """Train in a folder as its only process; two would mix their runs. Raises ZooError where
+    another does.
+    """
     with locked(folder / ".lock") as alone:
         if not alone:
             raise ZooError(
-                f"another process is training in {folder}: wait for it, or choose another hydra.run.dir"
+                f"another process is training in {folder}: wait for it, or choose another"
+                f" hydra.run.dir"
             )
         yield
 
@@ -63,7 +69,8 @@ def alone_on_a_gpu(settings: Mapping[str, Any]) -> bool:
 
 @functools.cache
 def free_gpu() -> int:
-    """The first GPU that no other process of this machine has taken so; where all are taken, one of them.
+    """The first GPU that no other process of this machine has taken so; where all are taken, one of
+    them.
 
     So the jobs of a sweep spread, whatever launches them.
     """
