@@ -13,13 +13,13 @@ from tests.helpers.components import close, loss_of, made, tokens
 from zoo import generation
 from zoo.components import norm
 from zoo.generation import decoding
-from zoo.nn import attention
+from zoo.nn import attention_backends, cpu_kernels
 
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm, "MANY", 0)
-    monkeypatch.setattr(attention, "WEIGHTS", 0)
+    monkeypatch.setattr(cpu_kernels, "SMALLEST_NORM", 0)
+    monkeypatch.setattr(cpu_kernels, "SMALLEST_SCORES", 0)
     torch.manual_seed(0)
 
 
@@ -55,11 +55,11 @@ def test_attention_with_a_bias_that_is_learned(rows: int, blind: bool) -> None:
         return bias.masked_fill(hidden, -torch.inf)
 
     def fast(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-        return attention.sdpa(q, k, v, masked(bias), False, 0.3, 0.0, None)
+        return attention_backends.sdpa(q, k, v, masked(bias), False, 0.3, 0.0, None)
 
     same(
         fast(q, k, v, bias),
-        attention.eager(q, k, v, masked(bias), False, 0.3, 0.0, None),
+        attention_backends.eager(q, k, v, masked(bias), False, 0.3, 0.0, None),
         (q, k, v, bias),
     )
     assert torch.autograd.gradcheck(fast, (q, k, v, bias))

@@ -230,7 +230,7 @@ def test_mup_at_its_own_width_is_fan_in(case: Case) -> None:
     holds.
     """
     usual = make(arch=NARROW, **{case[0]: case[1]})
-    widths = [module.width for module in usual.modules() if isinstance(module, MultiHead)]
+    widths = [module.head_dim for module in usual.modules() if isinstance(module, MultiHead)]
     init = MUP | {"head_dim": next(iter(widths), 8)}
     ours = make(arch=NARROW, init=init, **{case[0]: case[1]})
     for name, values in parameters(usual).items():

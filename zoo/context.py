@@ -1,7 +1,8 @@
-"""What travels beside x through a forward pass: positions, what may be seen, the cache, encoder memory, the trace.
+"""What travels beside x through a forward pass: positions, what may be seen, the cache, encoder
+memory, the trace.
 
-Shape legend: B batch, Q queries (the tokens of this call), K keys (those in the cache, then the queries), M tokens of the
-encoder's memory, H heads, D head width.
+Shape legend: B batch, Q queries (the tokens of this call), K keys (those in the cache, then the
+queries), M tokens of the encoder's memory, H heads, D head width.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ class NoCache:
         return new
 
     def once(self, owner: nn.Module, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What does not change while the cache grows, as the keys and values of an encoder's memory: made at first use."""
+        """What does not change while the cache grows, as the keys and values of an encoder's
+        memory: made at first use.
+        """
         return make()
 
     def swap(
         self, owner: nn.Module, new: Callable[[Tensor | None], tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """Let `new` turn the state that the owner kept last (None at first) into an output and the next state."""
+        """Let `new` turn the state that the owner kept last (None at first) into an output and the
+        next state.
+        """
         return new(None)[0]
 
     def advance(self, tokens: int, padding: Tensor | None) -> None:
@@ -37,7 +42,9 @@ class NoCache:
 
 
 class Cache(NoCache):
-    """Keys and values (or whatever a mixer keeps) of the tokens seen so far, in buffers of `capacity` tokens."""
+    """Keys and values (or whatever a mixer keeps) of the tokens seen so far, in buffers of
+    `capacity` tokens.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -46,7 +53,9 @@ class Cache(NoCache):
         self.states: dict[nn.Module, Tensor] = {}
 
     def update(self, owner: nn.Module, *new: Tensor) -> tuple[Tensor, ...]:
-        """Append tensors of shape (..., Q, D) along their second-last dimension; return all K of them as views."""
+        """Append tensors of shape (..., Q, D) along their second-last dimension; return all K of
+        them as views.
+        """
         end = self.length + new[0].shape[-2]
         if end > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens, and {end} were given")
@@ -87,8 +96,9 @@ def unchanged(x: Tensor) -> Tensor:
 class Trace:
     """What a forward pass leaves for the training step.
 
-    losses are auxiliary ones, each summed over its tokens · loads say how many tokens each expert of a router was given.
-    It is no dataclass, since FSDP2 hands a block copies of those that hold tensors, and what is written there would be lost.
+    losses are auxiliary ones, each summed over its tokens · loads say how many tokens each expert
+    of a router was given. It is no dataclass, since FSDP2 hands a block copies of those that hold
+    tensors, and what is written there would be lost.
     """
 
     def __init__(self) -> None:
@@ -100,9 +110,9 @@ class Trace:
 class Context:
     """One forward pass of one stack, as its sublayers see it.
 
-    positions (1 or B, Q) · padding (B, K), True where there is a token · documents (B, K), equal within a document ·
-    rotate turns queries and keys of shape (B, H, Q, D) · bias (1 or B, H, Q, K) is added to the scores · memory (B, M, dim)
-    is what an encoder made, with its padding (B, M).
+    positions (1 or B, Q) · padding (B, K), True where there is a token · documents (B, K), equal
+    within a document · rotate turns queries and keys of shape (B, H, Q, D) · bias (1 or B, H, Q, K)
+    is added to the scores · memory (B, M, dim) is what an encoder made, with its padding (B, M).
     """
 
     positions: Tensor
@@ -121,8 +131,8 @@ class Context:
     def mask(self, window: int | None = None) -> tuple[Tensor | None, bool]:
         """What the queries may see, as `(attn_mask, is_causal)` of scaled_dot_product_attention.
 
-        The mask is None on the fast path; boolean, True where a key may be seen; or float where there is a bias. It is
-        made once a forward for each window and broadcasts to (B, H, Q, K).
+        The mask is None on the fast path; boolean, True where a key may be seen; or float where
+        there is a bias. It is made once a forward for each window and broadcasts to (B, H, Q, K).
         """
         if window not in self.masks:
             self.masks[window] = self._combine(window)

@@ -32,7 +32,7 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
         "asks()",
         "limit",
     ),
-    "scaling": ("(width, base)", "__call__(frequencies)"),
+    "scaling": ("(width, base)", "__call__(frequencies)", "gain"),
     "attn": ("(dim, heads, causal)", "forward(x, context)", "rotary_dim"),
     "cross": ("(dim, heads)", "forward(x, context)"),
     "ffn": ("(dim)", "forward(x, context)"),

@@ -1,6 +1,8 @@
-"""Registers components: each is declared once, by its signature, from which its options and its menu entry follow.
+"""Registers components: each is declared once, by its signature, from which its options and its
+menu entry follow.
 
-Positional parameters are wiring, which the parent supplies. Keyword-only parameters are options, which the user supplies.
+Positional parameters are wiring, which the parent supplies. Keyword-only parameters are options,
+which the user supplies.
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ _resolved: dict[tuple[str, str, str], dict[str, Any]] = {}  # every layer of a d
 def register(group: str, name: str, about: str = "", **preset: Any) -> Callable[[Any], Any]:
     """Declare a class or function as component `name` of `group`.
 
-    `about` is its one-line description (default: the first line of the docstring). A `preset` fixes an option, so
-    that one class can serve several names: it is passed at build time and is no longer an option. Raises ZooError
-    when another module has declared the same name.
+    `about` is its one-line description (default: the first line of the docstring). A `preset` fixes
+    an option, so that one class can serve several names: it is passed at build time and is no
+    longer an option. Raises ZooError when another module has declared the same name.
     """
 
     def mark(obj: Any) -> Any:
@@ -143,12 +145,13 @@ def _resolve(group: str, options: dict[str, Any], path: str) -> dict[str, Any]:
     return plain
 
 
-def build(group: str, choice: Component, *wiring: Any) -> Any:
-    """Build a chosen component from its wiring.
+def build(group: str, choice: Component, *wiring: Any, path: str = "") -> Any:
+    """Build a chosen component from its wiring; `path` as for resolve.
 
-    Raises ZooError for an unknown name or option, a wrong type, and a value that the component cannot be made with.
+    Raises ZooError for an unknown name or option, a wrong type, and a value that the component
+    cannot be made with.
     """
-    options = resolve(group, choice)
+    options = resolve(group, choice, path)
     name = options.pop("name")
     factory = entry(group, name).load()
     try:
@@ -182,7 +185,9 @@ def declare(
     preset: Iterable[str],
     factory: Callable[..., Any] | None = None,
 ) -> None:
-    """Put a component into the registry, and its options with their defaults into Hydra's ConfigStore."""
+    """Put a component into the registry, and its options with their defaults into Hydra's
+    ConfigStore.
+    """
     known = _entries.setdefault(group, {}).get(name)
     if known and known.module != module:
         raise ZooError(f"{group}={name} is declared twice: in {known.module} and in {module}")
@@ -208,9 +213,11 @@ def declare(
 
 
 def _node(component: Entry) -> dict[str, Any]:
-    """The defaults as Hydra composes them: a nested choice is a mapping, so that its options can be given, too.
+    """The defaults as Hydra composes them: a nested choice is a mapping, so that its options can be
+    given, too.
 
-    They are plain values, not the dataclass: a model's file may set an option that only its own component has.
+    They are plain values, not the dataclass: a model's file may set an option that only its own
+    component has.
     """
     node = component.defaults()
     for option in fields(component.options):

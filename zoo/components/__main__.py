@@ -1,4 +1,6 @@
-"""`python -m zoo.components`: print the menu, every component with its options, their bounds, and its users."""
+"""`python -m zoo.components`: print the menu, every component with its options, their bounds, and
+its users.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from zoo.registry import Entry
 
 
 def menu() -> dict[str, dict[str, dict[str, Any]]]:
-    """For each group and name: description, options with their defaults, bounds, module, models that use it."""
+    """For each group and name: description, options with their defaults, bounds, module, models
+    that use it.
+    """
     config.discover()
     users = model_usage.users()
     return {

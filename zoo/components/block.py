@@ -1,7 +1,7 @@
 """How a layer's sublayers are arranged.
 
-Wiring: the sublayers by name (attn, ffn, and cross in a decoder that reads a memory), and a function that wraps a sublayer in
-a residual connection. Shapes: (B, Q, dim) -> (B, Q, dim).
+Wiring: the sublayers by name (attn, ffn, and cross in a decoder that reads a memory), and a
+function that wraps a sublayer in a residual connection. Shapes: (B, Q, dim) -> (B, Q, dim).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Wrap(Protocol):
 class Serial(nn.Module):
     """One sublayer after the other, each in its residual (Vaswani 2017).
 
-    `bare` names sublayers without a norm, as the first of a stack whose embeddings have one (ModernBERT 2024).
+    `bare` names sublayers without a norm, as the first of a stack whose embeddings have one
+    (ModernBERT 2024).
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class Sum(nn.Module):
 
 @register("block", "parallel")
 class Parallel(nn.Module):
-    """All sublayers side by side in one residual, x + attn(norm(x)) + ffn(norm(x)) (GPT-J 2021, PaLM 2022).
+    """All sublayers side by side in one residual, x + attn(norm(x)) + ffn(norm(x)) (GPT-J 2021,
+    PaLM 2022).
 
-    Raises ZooError with a residual that normalises the sum, since the next layer's sublayers would not share its norm.
+    Raises ZooError with a residual that normalises the sum, since the next layer's sublayers would
+    not share its norm.
     """
 
     def __init__(self, sublayers: Mapping[str, nn.Module], wrap: Wrap) -> None:

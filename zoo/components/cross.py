@@ -1,4 +1,7 @@
-"""Attention to another sequence. Wiring: dim, heads. Shapes: (B, Q, dim) -> (B, Q, dim). Reads context.memory."""
+"""Attends to another sequence, an encoder's output in context.memory.
+
+Wiring: dim, heads. Shapes: (B, Q, dim) -> (B, Q, dim).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
 from zoo.context import Context
-from zoo.nn.attention import FusedLinear, MultiHead, head_width, in_heads
+from zoo.nn.attention import FusedLinear, MultiHead, head_size, in_heads
 from zoo.registry import register
 
 Backend = Literal["sdpa", "eager", "flex"]
@@ -20,9 +23,10 @@ Backend = Literal["sdpa", "eager", "flex"]
 @register("cross", "mqa", "all query heads share one key and value head (Shazeer 2019)", kv_heads=1)
 @register("cross", "gqa", "groups of query heads share a key and value head (Ainslie 2023)")
 class CrossAttention(MultiHead):
-    """Attention from the decoder's tokens to the encoder's memory (Bahdanau 2014, Vaswani 2017): no position, no order.
+    """Attention from the decoder's tokens to the encoder's output (Bahdanau 2014, Vaswani 2017).
 
-    The memory's keys and values are made once for a cache. Options as in attn.
+    It has no position and no causal mask. With a cache, keys and values are computed once. Options
+    as in attn.
     """
 
     word = "arch.cross"
@@ -39,26 +43,30 @@ class CrossAttention(MultiHead):
         dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         backend: Backend = "sdpa",
     ) -> None:
-        width = head_width(dim, heads, head_dim, f"{self.word}.head_dim")
+        head_dim = head_size(dim, heads, head_dim, f"{self.word}.head_dim")
         kv_heads = heads if kv_heads is None else kv_heads
         super().__init__(
             dim,
             heads,
             kv_heads,
-            width,
-            width,
+            head_dim,
+            head_dim,
             bias=bias,
             scale=scale,
             dropout=dropout,
             backend=backend,
         )
-        self.q = nn.Linear(dim, heads * width, bias=bias)
-        self.kv = FusedLinear(dim, bias, k=kv_heads * width, v=kv_heads * width)
+        self.q = nn.Linear(dim, heads * head_dim, bias=bias)
+        self.kv = FusedLinear(dim, bias, k=kv_heads * head_dim, v=kv_heads * head_dim)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         memory = context.memory
         assert memory is not None
-        k, v = context.cache.once(
-            self, lambda: tuple(in_heads(y, self.width) for y in self.kv.each(memory))
-        )
-        return self.attend(in_heads(self.q(x), self.width), k, v, context.memory_mask, False)
+
+        def project() -> tuple[Tensor, ...]:
+            k, v = self.kv.each(memory)
+            return in_heads(k, self.head_dim), in_heads(v, self.head_dim)
+
+        k, v = context.cache.once(self, project)
+        q = in_heads(self.q(x), self.head_dim)
+        return self.attend(q, k, v, context.memory_mask, False)

@@ -1,4 +1,5 @@
-"""Token embedding. Wiring: vocab, dim. Shapes: (B, Q) integers, and where it has such, (B, Q) segments -> (B, Q, dim).
+"""Token embedding. Wiring: vocab, dim. Shapes: (B, Q) integers, and where it has such, (B, Q)
+segments -> (B, Q, dim).
 
 It has a `weight` of shape (vocab, dim), which a tied head shares.
 """
@@ -41,7 +42,9 @@ class Scaled(Embedding):
 
 @register("embed", "segments")
 class Segments(Embedding):
-    """A vector for each token, and one for the segment it stands in (BERT, Devlin 2018); without segments, the first's."""
+    """A vector for each token, and one for the segment it stands in (BERT, Devlin 2018); without
+    segments, the first's.
+    """
 
     def __init__(self, vocab: int, dim: int, *, segments: Annotated[int, Ge(1)] = 2) -> None:
         super().__init__(vocab, dim)

@@ -1,6 +1,7 @@
 """Position-wise feed-forward. Wiring: dim. Shapes: (B, Q, dim) -> (B, Q, dim).
 
-The projection that writes into the residual stream is named `out`: initialisation policies know it by that name.
+The projection that writes into the residual stream is named `out`: initialisation policies know it
+by that name.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class FeedForward(nn.Module):
     act=F.silu,
 )
 class GatedFeedForward(nn.Module):
-    """(act(x·W₁) ⊗ x·W₂)·W₃; the hidden width is ⅔ of the ungated one unless given, so that parameters match."""
+    """(act(x·W₁) ⊗ x·W₂)·W₃; the hidden width is ⅔ of the ungated one unless given, so that
+    parameters match.
+    """
 
     def __init__(
         self,

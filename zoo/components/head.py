@@ -1,4 +1,5 @@
-"""From hidden states to logits. Wiring: dim, vocab. Shapes: (..., dim) and the embedding (vocab, dim) -> (..., width).
+"""From hidden states to logits. Wiring: dim, vocab. Shapes: (..., dim) and the embedding (vocab,
+dim) -> (..., width).
 
 `width` is the vocabulary, but for the pooler, whose numbers are not `of_tokens`.
 """
@@ -20,7 +21,8 @@ from zoo.registry import Component, build, register
 class LinearHead(nn.Module):
     """x·Eᵀ with the embedding's own weight (tied: Press & Wolf 2017), or with a matrix of its own.
 
-    `scaled` divides x by √dim before, as T5 ties; `softcap` bounds the logits by cap·tanh(logits/cap) (Gemma 2 2024).
+    `scaled` divides x by √dim before, as T5 ties; `softcap` bounds the logits by
+    cap·tanh(logits/cap) (Gemma 2 2024).
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class LinearHead(nn.Module):
 
 @register("head", "transform")
 class TransformHead(LinearHead):
-    """norm(act(x·W))·Eᵀ + b: a layer of its own before the product (BERT's masked language model, Devlin 2018)."""
+    """norm(act(x·W))·Eᵀ + b: a layer of its own before the product (BERT's masked language model,
+    Devlin 2018).
+    """
 
     def __init__(
         self,
@@ -66,7 +70,7 @@ class TransformHead(LinearHead):
     ) -> None:
         super().__init__(dim, vocab, tied=tied, bias=bias)
         self.transform, self.act = nn.Linear(dim, dim, bias=transform_bias), ACTIVATIONS[act]
-        self.norm = build("norm", norm, dim)
+        self.norm = build("norm", norm, dim, path="head.norm")
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         return super().forward(self.norm(self.act(self.transform(x))), embedding)
@@ -77,7 +81,9 @@ class TransformHead(LinearHead):
 
 @register("head", "pooler")
 class Pooler(nn.Module):
-    """tanh(x·W + b), of whose first token a classifier reads (BERT, Devlin 2018); with `classes`, their logits from it."""
+    """tanh(x·W + b), of whose first token a classifier reads (BERT, Devlin 2018); with `classes`,
+    their logits from it.
+    """
 
     of_tokens = False  # however many classes there are
 

@@ -1,4 +1,7 @@
-"""Latent attention. Wiring: dim, heads, causal. Shapes: (B, Q, dim) -> (B, Q, dim), with the legend of zoo/context.py."""
+"""Attends through a latent of low rank, which is all that a cache holds (DeepSeek-V2).
+
+Wiring: dim, heads, causal. Shapes: (B, Q, dim) -> (B, Q, dim), with the legend of zoo/context.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
 from zoo.context import Context, unchanged
-from zoo.nn.attention import FusedLinear, MultiHead, head_width, in_heads
+from zoo.nn.attention import FusedLinear, MultiHead, head_size, in_heads
 from zoo.registry import Component, build, register
 
 Backend = Literal["sdpa", "eager", "flex"]
@@ -17,13 +20,15 @@ Backend = Literal["sdpa", "eager", "flex"]
 
 @register("attn", "mla")
 class LatentAttention(MultiHead):
-    """Multi-head latent attention (DeepSeek-V2 2024): keys and values from one latent a token, all that a cache holds.
+    """Multi-head latent attention (DeepSeek-V2 2024): keys and values from one latent a token, all
+    that a cache holds.
 
-    c = norm(x·W_latent) and k_rope = rotate(x·W_k_rope), shared by the heads; a head's key is [c·W_k, k_rope], its value c·W_v;
-    its query [nope, rotate(rope)] is a projection of x, or of a latent of its own, norm(x·W_q_latent), where `q_rank` is given.
-    `nope_dim` and `value_dim` default to dim/heads, `rope_dim` to half of nope_dim (made even), `kv_rank` to 4·nope_dim (512
-    for 128, as published), `scale` to 1/√(nope_dim + rope_dim). `norm` is that of the latents; `bias` is of the projections of
-    x and of `out`; the published weights turn interleaved pairs (pos.pairing).
+    c = norm(x·W_latent) and k_rope = rotate(x·W_k_rope) are shared by the heads. A head's key is
+    [c·W_k, k_rope], its value c·W_v. Its query [nope, rotate(rope)] is a projection of x, or, with
+    `q_rank`, of a latent of its own, norm(x·W_q_latent). `nope_dim` and `value_dim` default to
+    dim/heads, `rope_dim` to half of nope_dim (made even), `kv_rank` to 4·nope_dim (512 for 128, as
+    published), `scale` to 1/√(nope_dim + rope_dim). `norm` is that of the latents; `bias` is of the
+    projections of x and of `out`. The published weights rotate interleaved pairs (pos.pairing).
     """
 
     def __init__(
@@ -44,9 +49,9 @@ class LatentAttention(MultiHead):
         dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         backend: Backend = "sdpa",
     ) -> None:
-        nope = head_width(dim, heads, None, "attn.nope_dim") if nope_dim is None else nope_dim
+        nope = head_size(dim, heads, nope_dim, "attn.nope_dim")
         rope = max(2, nope // 4 * 2) if rope_dim is None else rope_dim
-        value = head_width(dim, heads, None, "attn.value_dim") if value_dim is None else value_dim
+        value = head_size(dim, heads, value_dim, "attn.value_dim")
         rank = 4 * nope if kv_rank is None else kv_rank
         super().__init__(
             dim,
@@ -60,13 +65,15 @@ class LatentAttention(MultiHead):
             backend=backend,
             window=window,
         )
-        self.nope, self.rotary_dim = nope, rope  # position turns the second part of a query and key
-        read = {"q": heads * self.width} if q_rank is None else {"q_latent": q_rank}
-        self.down = FusedLinear(dim, bias, **read, latent=rank, k_rope=rope)
+        # position rotates the second part of a query and a key
+        self.nope_dim, self.rotary_dim = nope, rope
+        query_dim = heads * self.head_dim
+        queries = {"q": query_dim} if q_rank is None else {"q_latent": q_rank}
+        self.down = FusedLinear(dim, bias, **queries, latent=rank, k_rope=rope)
         self.up = nn.Linear(rank, heads * (nope + value), bias=False)
-        self.q = unchanged if q_rank is None else nn.Linear(q_rank, heads * self.width, bias=False)
-        self.q_norm = unchanged if q_rank is None else build("norm", norm, q_rank)
-        self.kv_norm = build("norm", norm, rank)
+        self.q = unchanged if q_rank is None else nn.Linear(q_rank, query_dim, bias=False)
+        self.q_norm = unchanged if q_rank is None else build("norm", norm, q_rank, path="attn.norm")
+        self.kv_norm = build("norm", norm, rank, path="attn.norm")
 
     def cache_bytes(self, length: int, itemsize: int = 4) -> int:
         """The latent and the rotated key of each token, which all heads share."""
@@ -74,15 +81,13 @@ class LatentAttention(MultiHead):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         q, latent, k_rope = self.down.each(x)
-        q_nope, q_rope = in_heads(self.q(self.q_norm(q)), self.width).split(
-            [self.nope, self.rotary_dim], -1
-        )
+        q = in_heads(self.q(self.q_norm(q)), self.head_dim)
+        q_nope, q_rope = q.split([self.nope_dim, self.rotary_dim], -1)
         latent, k_rope = context.cache.update(
             self, self.kv_norm(latent)[:, None], context.rotate(k_rope[:, None])
         )
-        k, v = in_heads(self.up(latent[:, 0]), self.nope + self.value_width).split(
-            [self.nope, self.value_width], -1
-        )
-        k = torch.cat([k, k_rope.expand(-1, self.heads, -1, -1)], -1)
+        kv = in_heads(self.up(latent[:, 0]), self.nope_dim + self.value_dim)
+        k_nope, v = kv.split([self.nope_dim, self.value_dim], -1)
+        k = torch.cat([k_nope, k_rope.expand(-1, self.heads, -1, -1)], -1)
         q = torch.cat([q_nope, context.rotate(q_rope)], -1)
         return self.attend(q, k, v, *context.mask(self.window))

@@ -1,6 +1,8 @@
-"""Mixture of experts: a feed-forward of many, of which each token uses a few. Wiring and shapes as in ffn.py.
+"""Mixture of experts: a feed-forward of many, of which each token uses a few. Wiring and shapes as
+in ffn.py.
 
-Nothing is dropped: the tokens are sorted by expert, and each expert runs once, on those that chose it.
+Nothing is dropped: the tokens are sorted by expert, and each expert runs once, on those that chose
+it.
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ from zoo.registry import Component, build, register
 
 @register("ffn", "moe")
 class MixtureOfExperts(nn.Module):
-    """Σₑ gₑ·expertₑ(x) over the top_k of g(x·W), + shared(x) (Shazeer 2017; Switch 2021; Mixtral, DeepSeek-V3 2024).
+    """Σₑ gₑ·expertₑ(x) over the top_k of g(x·W), + shared(x) (Shazeer 2017; Switch 2021; Mixtral,
+    DeepSeek-V3 2024).
 
-    s = gate(x·W) in float32, over all experts; the top_k by s (by s + balance with `bias`) are chosen, and weigh s, divided
-    by its sum over them with `renormalize`, times `gate_scale`. With groups, only the experts of the `top_groups` best are
-    candidates, a group being worth its best s (softmax; DeepSeek-V2), or the sum of its two best (sigmoid; DeepSeek-V3).
+    s = gate(x·W) in float32, over all experts; the top_k by s (by s + balance with `bias`) are
+    chosen, and weigh s, divided by its sum over them with `renormalize`, times `gate_scale`. With
+    groups, only the experts of the `top_groups` best are candidates, a group being worth its best s
+    (softmax; DeepSeek-V2), or the sum of its two best (sigmoid; DeepSeek-V3).
 
-    Auxiliary losses go to the trace, as sums over tokens (T in a row, of which expert e is given nₑ, with mean share Pₑ):
-    balance_loss·T·experts/top_k·Σₑ nₑ/T·Pₑ for each row (Switch, equation 4, a sequence at a time as in DeepSeek-V3; a row
-    of packed documents counts as one), and z_loss·Σ logsumexp(x·W)² (ST-MoE, Zoph 2022). `bias` balances without a loss
-    (Wang 2024): after each step the training moves it by `bias_rate` for experts with too few tokens, against those with
-    too many. `expert` and `shared` choose feed-forwards, as in `{name: swiglu, hidden: 64}`.
+    Auxiliary losses go to the trace, as sums over tokens (T in a row, of which expert e is given
+    nₑ, with mean share Pₑ): balance_loss·T·experts/top_k·Σₑ nₑ/T·Pₑ for each row (Switch, equation
+    4, a sequence at a time as in DeepSeek-V3; a row of packed documents counts as one), and
+    z_loss·Σ logsumexp(x·W)² (ST-MoE, Zoph 2022). `bias` balances without a loss (Wang 2024): after
+    each step the training moves it by `bias_rate` for experts with too few tokens, against those
+    with too many. `expert` and `shared` choose feed-forwards, as in `{name: swiglu, hidden: 64}`.
     """
 
     balance: Tensor | None
@@ -62,8 +67,10 @@ class MixtureOfExperts(nn.Module):
         self.groups, self.top_groups = groups, top_groups
         self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate
         self.router = nn.Linear(dim, experts, bias=False)
-        self.experts = nn.ModuleList(build("ffn", expert, dim) for _ in range(experts))
-        self.shared = build("ffn", shared, dim) if shared is not None else None
+        self.experts = nn.ModuleList(
+            build("ffn", expert, dim, path="ffn.expert") for _ in range(experts)
+        )
+        self.shared = build("ffn", shared, dim, path="ffn.shared") if shared is not None else None
         if sum(isinstance(module, MixtureOfExperts) for module in self.modules()) > 1:
             raise ZooError(
                 "an expert cannot be a mixture itself: choose another ffn for ffn.expert and ffn.shared"
@@ -75,7 +82,9 @@ class MixtureOfExperts(nn.Module):
             nn.init.zeros_(self.balance)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """`balance` moves with the module but stays float32: in bfloat16 a step of .001 would soon be lost."""
+        """`balance` moves with the module but stays float32: in bfloat16 a step of .001 would soon
+        be lost.
+        """
         kept = self.balance
         super()._apply(fn, recurse)
         if kept is not None and self.balance is not None and self.balance.dtype != kept.dtype:
@@ -100,7 +109,9 @@ class MixtureOfExperts(nn.Module):
         return y if self.shared is None else y + self.shared(x, context)
 
     def logits(self, x: Tensor) -> Tensor:
-        """(B, Q, dim) -> (B, Q, experts) in float32 or finer, also under autocast (which knows no meta device)."""
+        """(B, Q, dim) -> (B, Q, experts) in float32 or finer, also under autocast (which knows no
+        meta device).
+        """
         wide = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
             return F.linear(x.to(wide), self.router.weight.to(wide))
@@ -140,9 +151,11 @@ class MixtureOfExperts(nn.Module):
     def _mixed(
         self, x: Tensor, gates: Tensor, chosen: Tensor, loads: Tensor, context: Context
     ) -> Tensor:
-        """The experts' part. Each runs, if on no token, so that every parameter has a gradient on every rank.
+        """The experts' part. Each runs, if on no token, so that every parameter has a gradient on
+        every rank.
 
-        Rows are put back by a copy, not a scattered sum, so that the result does not depend on the order of a GPU's threads.
+        Rows are put back by a copy, not a scattered sum, so that the result does not depend on the
+        order of a GPU's threads.
         """
         sizes = self._sizes(loads, chosen.numel())
         order = chosen.flatten().argsort(stable=True)  # by expert; padding is last, and gives zeros
@@ -157,7 +170,9 @@ class MixtureOfExperts(nn.Module):
         return (y.view(*chosen.shape, -1) * gates.to(y.dtype)[..., None]).sum(2)
 
     def _sizes(self, loads: Tensor, total: int) -> list[int]:
-        """How many rows each expert gets; of tensors without content, as the cost is found on, the first top_k get all."""
+        """How many rows each expert gets; of tensors without content, as the cost is found on, the
+        first top_k get all.
+        """
         if loads.is_meta or isinstance(loads, FakeTensor):
             return [
                 (total + number) // self.top_k for number in range(self.top_k)
@@ -167,7 +182,9 @@ class MixtureOfExperts(nn.Module):
     def _report(
         self, context: Context, logits: Tensor, scores: Tensor, counts: Tensor, tokens: Tensor
     ) -> None:
-        """Write into the trace; counts (B, experts) are the tokens given to each expert by each row."""
+        """Write into the trace; counts (B, experts) are the tokens given to each expert by each
+        row.
+        """
         if self.balance_loss:
             share = (_shares(scores) * tokens[..., None]).sum(1)
             rows = (counts * share).sum(1) / tokens.sum(1).clamp(min=1)

@@ -1,17 +1,16 @@
-"""Normalisation of the last dimension. Wiring: dim. Shapes: (..., dim) -> (..., dim)."""
+"""Normalises the last dimension. Wiring: dim. Shapes: (..., dim) -> (..., dim)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from zoo.nn import cpu_kernels
 from zoo.registry import register
-
-MANY = 2**15  # numbers, from which on fewer passes over them are worth a few microseconds
 
 
 @register("norm", "layer")
@@ -42,43 +41,19 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gain = self.weight + self.offset if self.offset else self.weight
-        kind = torch.promote_types(
-            x.dtype, gain.dtype
-        )  # torch's kernels take one dtype, as it warns where it has two
-        wide, gain = x.to(kind), gain.to(kind)
-        if x.is_cpu and x.numel() >= MANY and not torch.compiler.is_compiling():
-            return _FewPasses.apply(wide, gain, self.eps).to(x.dtype)
+        # torch's kernels take one dtype, and warn where they are given two
+        dtype = torch.promote_types(x.dtype, gain.dtype)
+        wide, gain = x.to(dtype), gain.to(dtype)
+        if x.numel() >= cpu_kernels.SMALLEST_NORM and cpu_kernels.on_cpu(x):
+            return cpu_kernels.FusedRMSNorm.apply(wide, gain, self.eps).to(x.dtype)
         return F.rms_norm(wide, self.weight.shape, gain, self.eps).to(x.dtype)
-
-
-class _FewPasses(torch.autograd.Function):
-    """RMSNorm on a CPU, where torch has no kernel for it and its parts go over x many times (benchmarks/README.md).
-
-    The gradient is that of a layer norm whose mean is taken to be 0, but for the centring, which is added back.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        scale = (
-            torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps)
-        ).rsqrt_()
-        ctx.save_for_backward(x, gain, scale)
-        return (x * scale).mul_(gain)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        x, gain, scale = ctx.saved_tensors
-        backward, zeros = torch.ops.aten.native_layer_norm_backward, torch.zeros_like(scale)
-        at_x, at_gain, _ = backward(
-            gradient, x, gain.shape, zeros, scale, gain, None, (True, True, False)
-        )
-        return at_x.add_((gradient @ gain)[..., None].mul_(scale).div_(x.shape[-1])), at_gain, None
 
 
 @register("norm", "scale")
 class ScaleNorm(nn.Module):
-    """x / max(|x|, eps) * g with one learned g for all entries, which starts at √dim (Nguyen & Salazar 2019)."""
+    """x / max(|x|, eps) * g with one learned g for all entries, which starts at √dim (Nguyen &
+    Salazar 2019).
+    """
 
     def __init__(self, dim: int, *, eps: Annotated[float, Ge(0)] = 1e-5) -> None:
         super().__init__()
@@ -95,7 +70,9 @@ class ScaleNorm(nn.Module):
 
 @register("norm", "dyt")
 class DynamicTanh(nn.Module):
-    """tanh(alpha·x) * gain + bias, with no statistics of x: one learned alpha in their place (Zhu 2025)."""
+    """tanh(alpha·x) * gain + bias, with no statistics of x: one learned alpha in their place (Zhu
+    2025).
+    """
 
     def __init__(self, dim: int, *, alpha: float = 0.5) -> None:
         super().__init__()

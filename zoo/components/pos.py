@@ -1,7 +1,9 @@
-"""Position information. Wiring: dim, heads, the width of what attention rotates, the length trained on, whether it is causal.
+"""Position information. Wiring: dim, heads, the width of what attention rotates, the length trained
+on, whether it is causal.
 
-A position has three hooks, each with one caller (the stack): `embed` adds to the embeddings, `rotate` gives the function
-that turns queries and keys, `bias` is added to the scores. By default each does nothing.
+A position has three hooks, each with one caller (the stack): `embed` adds to the embeddings,
+`rotate` gives the function that turns queries and keys, `bias` is added to the scores. By default
+each does nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from zoo.registry import Component, build, register
 
 @register("pos", "none")
 class Position(nn.Module):
-    """No position information: without a mask, attention cannot tell one order of the tokens from another."""
+    """No position information: without a mask, attention cannot tell one order of the tokens from
+    another.
+    """
 
     limit: int | None = None  # the most tokens it can place, where there is a limit
 
@@ -31,16 +35,20 @@ class Position(nn.Module):
     @classmethod
     def asks(cls) -> list[str]:
         """What it asks of a mixer (zoo.nn.mixer.HONOURED): those of its hooks that do something."""
-        return [
-            hook for hook in ("rotate", "bias") if getattr(cls, hook) is not getattr(Position, hook)
-        ]
+        hooks = {
+            "rotate": cls.rotate is not Position.rotate,
+            "bias": cls.bias is not Position.bias,
+        }
+        return [hook for hook, overridden in hooks.items() if overridden]
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (B, Q, dim) and positions (1 or B, Q) -> (B, Q, dim)."""
         return x
 
     def rotate(self, positions: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function that turns (B, H, Q, width) at these positions; its angles are computed once a forward."""
+        """The function that turns (B, H, Q, width) at these positions; its angles are computed once
+        a forward.
+        """
         return unchanged
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
@@ -61,7 +69,9 @@ def distance(queries: int, keys: int, device: torch.device) -> Tensor:
 
 @register("pos", "sinusoidal")
 class Sinusoidal(Position):
-    """Sines and cosines added to the embeddings (Vaswani 2017): sin and cos of p / base^(2i/dim), interleaved."""
+    """Sines and cosines added to the embeddings (Vaswani 2017): sin and cos of p / base^(2i/dim),
+    interleaved.
+    """
 
     def __init__(
         self,
@@ -79,15 +89,17 @@ class Sinusoidal(Position):
         self.base = base
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        turns = positions[..., None].float() * frequencies(x.shape[-1], self.base, x.device)
-        return x + torch.stack([turns.sin(), turns.cos()], -1).flatten(-2).to(x.dtype)
+        angles = positions[..., None].float() * frequencies(x.shape[-1], self.base, x.device)
+        return x + torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(x.dtype)
 
 
 @register("pos", "learned")
 class Learned(Position):
-    """A learned vector for each position up to arch.length, added to the embeddings (Gehring 2017, GPT 2018).
+    """A learned vector for each position up to arch.length, added to the embeddings (Gehring 2017,
+    GPT 2018).
 
-    The table's first `offset` rows are never used (2 in RoBERTa and BART, whose padding once had them).
+    The table's first `offset` rows are never used (2 in RoBERTa and BART, whose padding once had
+    them).
     """
 
     def __init__(
@@ -105,10 +117,9 @@ class Learned(Position):
         self.weight = nn.Parameter(torch.empty(offset + length, dim))
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        rows = positions + self.offset if self.offset else positions
         try:
-            return x + nn.functional.embedding(
-                positions + self.offset if self.offset else positions, self.weight
-            )
+            return x + nn.functional.embedding(rows, self.weight)
         except IndexError:
             raise ZooError(
                 f"a position is beyond the {self.limit} that pos=learned knows (arch.length)"
@@ -120,11 +131,13 @@ class Learned(Position):
 
 @register("pos", "rope")
 class RoPE(Position):
-    """Rotary position (Su 2021): pairs of a query's or key's entries turned by position / base^(2i/width).
+    """Rotary position (Su 2021): pairs of a query's or key's entries turned by position /
+    base^(2i/width).
 
-    `pairing` says which entries are a pair: i and i + width/2 (half, as in LLaMA's transformers weights), or 2i and 2i + 1
-    (interleaved, as in the paper). `fraction` turns the first part of the width only (partial rotary, GPT-J 2021). `scaling`
-    (linear, ntk, yarn, llama3: see zoo/components/scaling.py) stretches it beyond the length trained on.
+    `pairing` says which entries are a pair: i and i + width/2 (half, as in LLaMA's transformers
+    weights), or 2i and 2i + 1 (interleaved, as in the paper). `fraction` turns the first part of
+    the width only (partial rotary, GPT-J 2021). `scaling` (linear, ntk, yarn, llama3: see
+    zoo/components/scaling.py) stretches it beyond the length trained on.
     """
 
     def __init__(
@@ -142,38 +155,34 @@ class RoPE(Position):
     ) -> None:
         super().__init__(dim, heads, width, length, causal)
         self.base, self.pairing, self.width = base, pairing, int(width * fraction)
-        if width and (
-            self.width % 2 or not self.width
-        ):  # where nothing is rotated, the stack refuses it
+        # where the mixer rotates nothing, the stack refuses it
+        if width and (self.width % 2 or not self.width):
             raise ZooError(
                 f"pos=rope turns pairs, so the head width it turns must be even, not {self.width}"
                 " (arch.dim / arch.heads, or attn.head_dim, times pos.fraction)"
             )
-        self.scaling = build("scaling", scaling, self.width, base) if scaling else unchanged
-        self.gain = getattr(self.scaling, "gain", 1.0)
+        self.scaling: Callable[[Tensor], Tensor] = unchanged
+        self.gain = 1.0
+        if scaling:
+            scaler = build("scaling", scaling, self.width, base, path="pos.scaling")
+            self.scaling, self.gain = scaler, scaler.gain
 
     def rotate(self, positions: Tensor) -> Callable[[Tensor], Tensor]:
-        speeds = self.scaling(frequencies(self.width, self.base, positions.device))
-        turns = positions[:, None, :, None].float() * speeds  # (B, 1, Q, width/2)
-        cos, sin = turns.cos() * self.gain, turns.sin() * self.gain
+        radians_per_token = self.scaling(frequencies(self.width, self.base, positions.device))
+        angles = positions[:, None, :, None].float() * radians_per_token  # (B, 1, Q, width/2)
+        cos, sin = angles.cos() * self.gain, angles.sin() * self.gain
         if self.pairing == "half":
             cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
         else:
-            cos, sin = (
-                torch.stack([cos, cos], -1).flatten(-2),
-                torch.stack([-sin, sin], -1).flatten(-2),
-            )
+            cos = torch.stack([cos, cos], -1).flatten(-2)
+            sin = torch.stack([-sin, sin], -1).flatten(-2)
 
-        def turn(x: Tensor) -> Tensor:
-            part = x[..., : self.width]
-            turned = torch.addcmul(part * cos, self._partners(part), sin).to(x.dtype)
-            return (
-                turned
-                if self.width == x.shape[-1]
-                else torch.cat([turned, x[..., self.width :]], -1)
-            )
+        def rotate(x: Tensor) -> Tensor:
+            part, rest = x[..., : self.width], x[..., self.width :]
+            rotated = torch.addcmul(part * cos, self._partners(part), sin).to(x.dtype)
+            return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
-        return turn
+        return rotate
 
     def _partners(self, x: Tensor) -> Tensor:
         if self.pairing == "half":
@@ -183,10 +192,11 @@ class RoPE(Position):
 
 @register("pos", "alibi")
 class ALiBi(Position):
-    """A penalty on each score that grows with the distance: -slope·|i - j|, a slope a head (Press 2021).
+    """A penalty on each score that grows with the distance: -slope·|i - j|, a slope a head (Press
+    2021).
 
-    The slopes of a power of two heads are 2^(-8h/heads), h from 1; another number takes those of the power below, then every
-    second one of the power above.
+    The slopes of a power of two heads are 2^(-8h/heads), h from 1; another number takes those of
+    the power below, then every second one of the power above.
     """
 
     def __init__(self, dim: int, heads: int, width: int, length: int, causal: bool) -> None:
@@ -204,8 +214,9 @@ class ALiBi(Position):
 class T5Bias(Position):
     """A learned number a head on each score, by the bucket of its distance (T5, Raffel 2019).
 
-    Half of the buckets hold one small distance each, the others grow logarithmically up to `farthest`, beyond which all
-    share the last; where a token sees both sides, each side has half of the buckets.
+    Half of the buckets hold one small distance each, the others grow logarithmically up to
+    `farthest`, beyond which all share the last; where a token sees both sides, each side has half
+    of the buckets.
     """
 
     def __init__(
@@ -216,35 +227,28 @@ class T5Bias(Position):
         length: int,
         causal: bool,
         *,
-        buckets: int = 32,
-        farthest: int = 128,
+        buckets: Annotated[int, Ge(2)] = 32,
+        farthest: Annotated[int, Ge(2)] = 128,
     ) -> None:
         super().__init__(dim, heads, width, length, causal)
         self.sides = 1 if causal else 2
-        if (
-            buckets < 2 * self.sides
-            or buckets % (2 * self.sides)
-            or farthest <= buckets // self.sides // 2
-        ):
-            raise ZooError(
-                f"pos.buckets={buckets} must be a multiple of {2 * self.sides}, and pos.farthest={farthest} above"
-                f" {buckets // self.sides // 2}"
-            )
+        exact = buckets // self.sides // 2  # buckets of one distance, on each side
+        if buckets % (2 * self.sides):
+            raise ZooError(f"pos.buckets={buckets} must be a multiple of {2 * self.sides}")
+        if farthest <= exact:
+            raise ZooError(f"pos.farthest={farthest} must be above {exact}")
         self.buckets, self.farthest = buckets, farthest
         self.weight = nn.Parameter(torch.empty(buckets, heads))
 
     def bucket(self, ahead: Tensor) -> Tensor:
         """The bucket of a distance, in tokens that the key is ahead of the query; of any shape."""
-        each = self.buckets // self.sides
-        far = -ahead.clamp(max=0) if self.sides == 1 else ahead.abs()
-        near = each // 2
-        growth = (
-            torch.log(far.clamp(min=1).float() / near)
-            / math.log(self.farthest / near)
-            * (each - near)
-        )
-        bucket = torch.where(far < near, far, (near + growth.long()).clamp(max=each - 1))
-        return bucket if self.sides == 1 else bucket + each * (ahead > 0)
+        per_side = self.buckets // self.sides
+        exact = per_side // 2
+        away = -ahead.clamp(max=0) if self.sides == 1 else ahead.abs()
+        logarithm = torch.log(away.clamp(min=1).float() / exact) / math.log(self.farthest / exact)
+        logarithmic = exact + (logarithm * (per_side - exact)).long()
+        bucket = torch.where(away < exact, away, logarithmic.clamp(max=per_side - 1))
+        return bucket if self.sides == 1 else bucket + per_side * (ahead > 0)
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Tensor:
         buckets = self.bucket(distance(queries, keys, device))

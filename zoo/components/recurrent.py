@@ -1,6 +1,8 @@
-"""Recurrence in attention's slot. Wiring: dim, heads (it has none), causal. Shapes: (B, Q, dim) -> (B, Q, dim).
+"""Recurrence in attention's slot. Wiring: dim, heads (it has none), causal. Shapes: (B, Q, dim) ->
+(B, Q, dim).
 
-It knows the order of its tokens by itself. Its cache is the state after the last token, of one size at any length.
+It knows the order of its tokens by itself. Its cache is the state after the last token, of one size
+at any length.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from zoo.registry import register
     "attn", "rnn", "simple recurrent network: h = tanh(x·W + h·U + b) (Elman 1990)", cell="rnn"
 )
 class Recurrent(Mixer):
-    """A recurrent cell of `hidden` units (default: dim) and a projection of its states; both ways where not causal.
+    """A recurrent cell of `hidden` units (default: dim) and a projection of its states; both ways
+    where not causal.
 
     Each row's documents are read on their own, from a state of zeros, and padding is not read.
     """
@@ -75,7 +78,9 @@ class Recurrent(Mixer):
         return self.out(context.cache.swap(self, read))
 
     def _read(self, x: Any, state: Tensor | None) -> tuple[Any, Tensor]:
-        """x (B, Q, dim) or packed sequences, state (parts, sides, B, units) -> what it gives for each token, and the next."""
+        """x (B, Q, dim) or packed sequences, state (parts, sides, B, units) -> what it gives for
+        each token, and the next.
+        """
         pair = self.parts == 2
         y, after = self.cell(x, state if state is None else tuple(state) if pair else state[0])
         return y, torch.stack(after) if pair else after[None]
@@ -83,7 +88,9 @@ class Recurrent(Mixer):
     def _read_apart(
         self, x: Tensor, state: Tensor | None, tokens: Tensor | None, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The same, with the tokens of each document of each row as a sequence of its own. Padding gives zeros."""
+        """The same, with the tokens of each document of each row as a sequence of its own. Padding
+        gives zeros.
+        """
         here = (
             torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if tokens is None else tokens
         )

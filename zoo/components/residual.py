@@ -17,7 +17,9 @@ from zoo.registry import register
 
 
 class Depth(NamedTuple):
-    """How many residual connections a stack has, and how many the stack that reads its output has (0: there is none)."""
+    """How many residual connections a stack has, and how many the stack that reads its output has
+    (0: there is none).
+    """
 
     residuals: int
     reader: int = 0
@@ -26,8 +28,8 @@ class Depth(NamedTuple):
 class Residual(nn.Module):
     """What every residual shares.
 
-    `keeps_stream` says that x itself goes through unchanged; then the stack ends with a norm (`closing_norm`), unless there
-    are none at all.
+    `keeps_stream` says that x itself goes through unchanged; then the stack ends with a norm
+    (`closing_norm`), unless there are none at all.
     """
 
     keeps_stream = closing_norm = True
@@ -70,7 +72,9 @@ class Reordered(Residual):
 
 @register("residual", "sandwich")
 class Sandwich(Residual):
-    """x + norm₂(f(norm₁(x))): a norm on either side (CogView, Ding 2021; Gemma 2 2024; Peri-LN, Kim 2025)."""
+    """x + norm₂(f(norm₁(x))): a norm on either side (CogView, Ding 2021; Gemma 2 2024; Peri-LN, Kim
+    2025).
+    """
 
     def __init__(
         self, sublayer: nn.Module, norm: Callable[[], nn.Module], dropout: float, depth: Depth
@@ -86,8 +90,8 @@ class Sandwich(Residual):
 class DeepNorm(Residual):
     """norm(α·x + f(x)) with α from the depth (DeepNet, Wang 2022), made for init=deepnorm.
 
-    A stack of R residuals has α = R^¼ and initial gain β = (4R)^-¼; an encoder of N layers that a decoder of M layers reads
-    has α = .81·(N⁴M)^¹⁄₁₆ and β = .87·(N⁴M)^-¹⁄₁₆.
+    A stack of R residuals has α = R^¼ and initial gain β = (4R)^-¼; an encoder of N layers that a
+    decoder of M layers reads has α = .81·(N⁴M)^¹⁄₁₆ and β = .87·(N⁴M)^-¹⁄₁₆.
     """
 
     keeps_stream = closing_norm = False
@@ -108,7 +112,9 @@ class DeepNorm(Residual):
 
 @register("residual", "rezero")
 class ReZero(Residual):
-    """x + α·f(x), without a norm; α is learned and starts at 0, so that the stack starts as the identity (Bachlechner 2020)."""
+    """x + α·f(x), without a norm; α is learned and starts at 0, so that the stack starts as the
+    identity (Bachlechner 2020).
+    """
 
     closing_norm = False
 

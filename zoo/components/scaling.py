@@ -1,7 +1,7 @@
 """RoPE beyond the length trained on: how its frequencies change. Chosen by pos.scaling.
 
-Wiring: the width that is turned, the base. Called with frequencies (width/2) in radians a token, fastest first, it gives
-those to turn by; `gain` multiplies the turned queries and keys.
+Wiring: the width that is turned, the base. Called with frequencies (width/2) in radians a token,
+fastest first, it gives those to turn by; `gain` multiplies the turned queries and keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Linear(Scaling):
 
 @register("scaling", "ntk")
 class NTK(Scaling):
-    """A larger base (NTK-aware, bloc97 2023): the slowest frequency is divided by the factor, the fastest stays."""
+    """A larger base (NTK-aware, bloc97 2023): the slowest frequency is divided by the factor, the
+    fastest stays.
+    """
 
     def __init__(self, width: int, base: float, *, factor: Annotated[float, Ge(1)] = 4.0) -> None:
         super().__init__(width, base, factor)
@@ -62,7 +64,8 @@ class NTK(Scaling):
 class Llama3(Scaling):
     """Slow frequencies divided by the factor, fast ones kept, those between mixed (Llama 3.1 2024).
 
-    A wave counts as fast that fits `high` times or more into the `original` length, as slow that fits at most `low` times.
+    A wave counts as fast that fits `high` times or more into the `original` length, as slow that
+    fits at most `low` times.
     """
 
     def __init__(
@@ -88,10 +91,11 @@ class Llama3(Scaling):
 
 @register("scaling", "yarn")
 class YaRN(Scaling):
-    """Slow frequencies divided by the factor, fast ones kept, a ramp over their index between (YaRN, Peng 2023).
+    """Slow frequencies divided by the factor, fast ones kept, a ramp over their index between
+    (YaRN, Peng 2023).
 
-    A wave counts as fast that fits `fast` times into the `original` length, as slow that fits `slow` times. Turned queries and
-    keys are multiplied by `gain`, .1·ln(factor) + 1 unless given.
+    A wave counts as fast that fits `fast` times into the `original` length, as slow that fits
+    `slow` times. Turned queries and keys are multiplied by `gain`, .1·ln(factor) + 1 unless given.
     """
 
     def __init__(

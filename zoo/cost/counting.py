@@ -14,15 +14,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from zoo.nn.costs import ChoosesChildren, CountsFlops
+from zoo.nn.mixer import Mixer
+
 BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
 
 
 def flops(module: Any, length: int) -> int:
     """FLOPs of the forward pass per token, in a sequence of this length."""
-    if hasattr(module, "flops"):
+    if isinstance(module, CountsFlops):
         return module.flops(length)
     own = sum(2 * matrix.numel() for matrix in module.parameters(recurse=False) if matrix.ndim == 2)
-    mixing = module.mixing_flops(length) if hasattr(module, "mixing_flops") else 0
+    mixing = module.mixing_flops(length) if isinstance(module, Mixer) else 0
     return own + mixing + sum(flops(child, length) for child in active_children(module))
 
 
@@ -30,7 +33,7 @@ def active_children(module: Any) -> Iterable[Any]:
     """The children that a token passes through: all, but where a module (a mixture of experts)
     says which.
     """
-    return module.active() if hasattr(module, "active") else module.children()
+    return module.active() if isinstance(module, ChoosesChildren) else module.children()
 
 
 def parameters(model: Any) -> dict[str, int]:

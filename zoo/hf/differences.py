@@ -81,7 +81,7 @@ def options_of(model: Any) -> dict[str, Any]:
     last = model.stacks[0].blocks[-1]  # the first layers of a mixture of experts may be dense
     attention = next((module for module in last.modules() if isinstance(module, MultiHead)), None)
     if attention is not None:
-        options["attn.head_dim"] = attention.width
+        options["attn.head_dim"] = attention.head_dim
         options["attn.scale"] = attention.scale
         options["attn.kv_heads"] = attention.kv_heads
     for path, module in last.named_modules():

@@ -102,12 +102,12 @@ class T5(Policy):
             return 1.0
         if (
             role.kind == "table"
-        ):  # that of relative positions has the heads' width, but starts by the model's
+        ):  # of relative positions: as wide as the heads, drawn by the model's
             return _model_dim(role.within[0]) ** -0.5
         attention = role.innermost(MultiHead)
         if attention is None or role.projection != "q":
             return float(shape[-1]) ** -0.5
-        return float(shape[-1] * attention.width) ** -0.5
+        return float(shape[-1] * attention.head_dim) ** -0.5
 
 
 @register("init", "deepnorm")
@@ -169,8 +169,8 @@ class MaximalUpdate(Policy):
             )
         for module in model.modules():
             if isinstance(module, MultiHead):
-                ours = self.head_dim**0.5 / module.width
-                if module.scale not in (module.width**-0.5, ours):
+                ours = self.head_dim**0.5 / module.head_dim
+                if module.scale not in (module.head_dim**-0.5, ours):
                     raise ZooError(
                         f"init=mup sets the scale of the scores itself: leave {module.word}.scale"
                         f" out"
@@ -236,7 +236,7 @@ def _warn_of_scale(model: nn.Module, policy: Policy) -> None:
     for module in model.modules():
         if (
             isinstance(module, MultiHead)
-            and module.width > 1
+            and module.head_dim > 1
             and (module.scale == 1) != policy.unscaled
         ):
             word = f"{module.word}.scale"

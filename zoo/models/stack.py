@@ -121,7 +121,7 @@ class Stack(nn.Module):
                     f" its class from that"
                 )
             self.honoured[name] = attn.honours
-            cross = {"cross": build("cross", reads, dim, heads)} if reads else {}
+            cross = {"cross": build("cross", reads, dim, heads, path="arch.cross")} if reads else {}
             sublayers = {"attn": attn, **cross} | ({"ffn": feed} if feed is not None else {})
             wrap = partial(
                 _wrap,

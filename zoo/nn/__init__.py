@@ -1,1 +1,1 @@
-"""What several components share: attention, the base of a mixer, activations."""
+"""Modules that several components share: attention, the base of a mixer, CPU kernels, activations."""

@@ -1,4 +1,4 @@
-"""Functions of tensors that several components use."""
+"""Activation functions by name, and the soft cap of scores and logits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ gelu_tanh = partial(F.gelu, approximate="tanh")
 
 
 def relu2(x: Tensor) -> Tensor:
+    """relu(x)² (Primer, So 2021)."""
     return F.relu(x).square()
 
 

@@ -1,6 +1,7 @@
-"""What stands in attention's slot: its base class, by which a mixer says what it honours and what it keeps.
+"""Base class of a mixer, which stands in attention's slot and declares what it honours, keeps and
+costs.
 
-Nobody asks a mixer for its kind. What a mixer would ignore is refused here, by these declarations.
+Nobody asks a mixer for its kind. By these declarations, what a mixer would ignore is refused.
 """
 
 from __future__ import annotations
@@ -11,38 +12,50 @@ from torch import nn
 
 from zoo.errors import ZooError
 
-HONOURED = {  # what a mixer can honour, and what is to be said of one that does not
-    "rotate": "has no queries and keys to rotate, so that this pos would do nothing: choose pos=none, or one that is added to"
-    " the embeddings (pos=sinusoidal, learned)",
-    "bias": "has no scores to add to, so that this pos would do nothing: choose pos=none, or one that is added to the"
-    " embeddings (pos=sinusoidal, learned)",
-    "padding": "reads padding as if it were text: give it sequences of one length, or choose attn=mha",
+# what a mixer can honour, and the error about one that does not
+HONOURED = {
+    "rotate": "has no queries and keys to rotate, so that this pos would do nothing: choose"
+    " pos=none, or one that is added to the embeddings (pos=sinusoidal, learned)",
+    "bias": "has no scores to add to, so that this pos would do nothing: choose pos=none, or one"
+    " that is added to the embeddings (pos=sinusoidal, learned)",
+    "padding": "reads padding as if it were text: give it sequences of one length, or choose"
+    " attn=mha",
     "documents": "does not keep documents apart: choose loader.isolate=false, or attn=mha",
     "both_sides": "reads earlier tokens only: choose arch=decoder, or attn=mha",
 }
 
 
 class Mixer(nn.Module):
-    """Wiring: dim, heads, causal. Shapes: (B, Q, dim) -> (B, Q, dim), with the shape legend of zoo/context.py.
+    """Wiring: dim, heads, causal. Shapes: (B, Q, dim) -> (B, Q, dim), see zoo/context.py.
 
-    `honours` names those of HONOURED that change what it gives: the rotation and the bias of a position, the masks of padding
-    and of documents, and the later tokens where it is not causal. `rotary_dim` is the width that a position rotates.
+    `honours` names those of HONOURED that change its output: the rotation and the bias of a
+    position, the masks of padding and of documents, and, where it is not causal, the later tokens.
+    `rotary_dim` is how much of a head a position rotates; `window` is how many tokens back it
+    reads, each token itself included, if it has such a limit.
     """
 
     honours: frozenset[str] = frozenset()
     rotary_dim: int = 0
+    window: int | None = None
 
     def cache_bytes(self, length: int, itemsize: int = 4) -> int:
-        """What a cache holds of one sequence of `length` tokens, at `itemsize` bytes a number: nothing, unless it says so.
+        """Bytes that a cache keeps of one sequence of `length` tokens, at `itemsize` per number.
 
-        That of no tokens is kept for the sequence, as a recurrent state; the rest is kept for its tokens.
+        With no tokens it is the size of what is kept per sequence, as a recurrent state.
         """
+        return 0
+
+    def mixing_flops(self, length: int) -> int:
+        """FLOPs per token in a sequence of this length, beside the products with its matrices."""
         return 0
 
 
 def refuse_ignored(asked: Iterable[str], mixers: Mapping[str, Iterable[str]]) -> None:
-    """Raise ZooError where one of these mixers, by name with what it honours, would ignore something that is asked of it."""
-    for what in asked:
+    """Raise ZooError where a mixer would ignore something that is asked of it.
+
+    `mixers` are what each honours, by its name.
+    """
+    for feature in asked:
         for name, honours in mixers.items():
-            if what not in honours:
-                raise ZooError(f"attn={name} {HONOURED[what]}")
+            if feature not in honours:
+                raise ZooError(f"attn={name} {HONOURED[feature]}")
