@@ -169,9 +169,9 @@ def footnote(runs: Sequence[Outcome], cap: float | None) -> str | None:
     stuck = Counter(run.arm for run in bad if not run.diverged)
     sentences = []
     if stuck:
-        level = f"at the unigram level ({shown(cap)}), or at its own value if that is worse"
+        level = f"at the unigram level ({shown(cap)}), or at its own value where that is worse"
         sentences.append(
-            f"{_counts(stuck)} stuck, no better than the unigram baseline: each counts {level}"
+            f"{_counts(stuck)} stuck, no better than the tokens' frequencies: each counts {level}"
         )
     if diverged:
         value = next(run.value for run in bad if run.diverged)

@@ -323,7 +323,7 @@ def deviations(model: Any) -> dict[str, float]:
     """Of every matrix, those of a joined product apart, by the last words of its name."""
     found = {}
     for path, module in model.named_modules():
-        matrix, rows = getattr(module, "weight", None), getattr(module, "rows", None)
+        matrix, rows = getattr(module, "weight", None), getattr(module, "split_sizes", None)
         if isinstance(matrix, Tensor) and matrix.ndim == 2:
             words = [
                 word

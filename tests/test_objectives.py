@@ -47,10 +47,10 @@ class Fixed(torch.nn.Module):
         self.given: dict[str, Any] = {}
         self.answer = logits
 
-    def forward(self, places: Tensor | None = None, *, read: Any, **given: Any) -> Any:
+    def forward(self, places: Tensor | None = None, *, head_fn: Any, **given: Any) -> Any:
         self.given = given
         answer = self.answer.flatten(0, 1)
-        return read(
+        return head_fn(
             answer if places is None else answer[places],
             lambda x, _: x,
             torch.empty(answer.shape[1], 0),

@@ -81,7 +81,8 @@ def test_every_linter_of_the_ci_script_is_a_hook() -> None:
     (local,) = loaded(ROOT / ".pre-commit-config.yaml")["repos"]
     hooks = {hook["entry"].removesuffix(" --fix") for hook in local["hooks"]}
     last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").split("done\n")[-1].splitlines()
-    linters = {line.removesuffix(" .").removesuffix(" --check") for line in last}
+    commands = [line for line in last if not line.startswith(("tests=", "echo "))]  # the total
+    linters = {line.removesuffix(" .").removesuffix(" --check") for line in commands}
     assert linters == hooks - {"end-of-file-fixer", "trailing-whitespace-fixer"}
 
 

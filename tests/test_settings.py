@@ -59,9 +59,8 @@ def test_whatever_stands_in_a_setting_is_taken_or_refused_in_a_sentence(name: st
     for value in ODD:
         odd = usual | {node: usual[node] | {option: value} if option else value}
         said = refusal(odd)
-        assert said is None or ("\n" not in said and name.split(".")[-1] in said), (
-            "a sentence that names the setting"
-        )
+        named = node if option == "name" else name.split(".")[-1]
+        assert said is None or ("\n" not in said and named in said), "it names the setting"
 
 
 @pytest.mark.parametrize(

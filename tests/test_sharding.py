@@ -283,7 +283,7 @@ def ends(rank: int, cut: Callable[[Any, int], None]) -> list[str]:
     found = []
     for look in (
         module.on_validation_epoch_end,
-        lambda: LossLogger(1, 1)._look(module.trainer, module),
+        lambda: LossLogger(1, 1)._read_loss(module.trainer, module),
         lambda: divergence.refuse_weights(module, saved),
     ):
         try:

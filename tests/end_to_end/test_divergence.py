@@ -174,7 +174,8 @@ def test_a_training_loss_that_is_not_finite_in_one_micro_batch_ends_the_run(
 
     monkeypatch.setattr(lightning_module.LMModule, "training_step", overflowing)
     monkeypatch.setattr(
-        "zoo.training.callbacks.LossLogger._is_cheap", staticmethod(lambda trainer, module: False)
+        "zoo.training.callbacks.LossLogger._reads_at_once",
+        staticmethod(lambda trainer, module: False),
     )
     words = ("trainer.accumulate=2", "trainer.log_every=100", "trainer.checkpoint_every=100")
     with pytest.raises(Diverged, match=r"^train/loss became inf at step 4"):
