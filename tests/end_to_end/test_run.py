@@ -374,7 +374,7 @@ def test_processes_of_torchrun_that_nobody_asked_for_are_refused(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(
-        ZooError, match=r"torchrun has started 4 processes, and trainer.devices=1 .* ask for 1"
+        ZooError, match=r"torchrun has started 4 processes, but trainer.devices=1 .* ask for 1"
     ):
         train("run")
 
