@@ -322,7 +322,7 @@ def test_result_and_multi_gpu_plan_fit_without_folding() -> None:
         "metrics": metrics,
         "parameters": 10**9,
         "tokens": 10**9,
-        "yardsticks": dict.fromkeys(result_screen.YARDSTICKS, 5.0),
+        "yardsticks": dict.fromkeys(result_screen.BASELINES, 5.0),
         "flops_per_token": 1e9,
         "steps": 10**6,
         "choices": {},

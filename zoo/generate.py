@@ -1,7 +1,6 @@
-"""The command line `python -m zoo.generate ckpt=PATH prompt="..."`: a trained model goes on with a
-text.
+"""Continue a text with a trained model: `python -m zoo.generate ckpt=PATH prompt="..."`.
 
-One that fills gaps does so wherever the prompt has a [MASK].
+A model that fills masks or gaps does so wherever the prompt has a [MASK].
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from zoo.utils.progress import doing
 
 @dataclass
 class Request:
-    """What can be asked for, as WORD=VALUE."""
+    """The options of the command, as NAME=VALUE."""
 
     ckpt: str = MISSING  # a run's folder or a .ckpt file
     prompt: str = ""
@@ -46,16 +45,18 @@ def main() -> None:
 
         allocator.keep_freed()
         model, tokenizer, config = weights.load_model(request.ckpt)
-    how = {name: value for name, value in vars(request).items() if name not in ("ckpt", "prompt")}
+    sampling = {
+        name: value for name, value in vars(request).items() if name not in ("ckpt", "prompt")
+    }
     with doing("generating", stream=sys.stderr):
-        answer = prompting.prompter(config, model, tokenizer).answer(request.prompt, **how)
+        answer = prompting.prompter(config, model, tokenizer).answer(request.prompt, **sampling)
     print(answer)
 
 
 def parse(words: list[str]) -> Request:
-    """WORD=VALUE arguments as a request; a prompt is taken as it stands.
+    """Parse NAME=VALUE arguments; a prompt is taken literally.
 
-    Raises ZooError for an unknown or repeated word and for a wrong type.
+    Raises ZooError for an unknown or repeated option and for a wrong type.
     """
     known, given = [option.name for option in fields(Request)], dict[str, str]()
     request = OmegaConf.structured(Request)
@@ -63,7 +64,7 @@ def parse(words: list[str]) -> Request:
         key, equals, value = word.partition("=")
         if not equals or key not in known:
             raise ZooError(
-                f"unknown word {word!r}: write ckpt=PATH prompt=TEXT{did_you_mean(key, known)}"
+                f"unknown option {word!r}: write ckpt=PATH prompt=TEXT{did_you_mean(key, known)}"
             )
         if key in given:
             raise ZooError(

@@ -344,7 +344,7 @@ def test_wandb_that_fails_costs_the_run_nothing(
     assert told["status"] == "finished"
     assert told["wandb"] == "lost"
     assert caplog.text.count("W&B failed") == 1
-    assert "goes on without it, its curves are in metrics.csv" in caplog.text
+    assert "continues without it, its curves are in metrics.csv" in caplog.text
     assert undisturbed("run")
     assert train("again", "logger=wandb")["wandb"] == "offline"
     (file,) = Path("again/wandb").glob("offline-run-*/*.wandb")

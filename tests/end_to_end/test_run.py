@@ -369,7 +369,7 @@ def test_whatever_precision_lightning_chooses_instead_is_refused(
         train("run")
 
 
-def test_processes_of_torchrun_that_nobody_asked_for_are_refused(
+def test_torchrun_processes_beyond_those_configured_are_refused(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")

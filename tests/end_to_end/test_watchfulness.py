@@ -219,7 +219,7 @@ def test_a_run_that_knows_no_more_than_frequencies_is_called_stuck(
     assert told["unigram_nats"] == pytest.approx(yard, rel=0.05)
     console = Console(file=io.StringIO(), width=200)
     result_screen.show(told, Path("run"), console)
-    assert "no more than how often each token comes" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "no better than the unigram baseline" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_stuck_is_at_the_level_of_frequencies_or_above() -> None:

@@ -1,6 +1,4 @@
-"""Loggers beside metrics.csv, which is part of every run: none, or one that the group `logger`
-names.
-"""
+"""Registers the loggers that add nothing to metrics.csv, which every run writes."""
 
 from __future__ import annotations
 

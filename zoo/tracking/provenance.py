@@ -1,6 +1,4 @@
-"""Say of what a run was made: the commit, the packages, the machine, and the source of every
-part that it used.
-"""
+"""Records what a run is made with: commit, packages, machine, and the source of its components."""
 
 from __future__ import annotations
 
@@ -66,12 +64,11 @@ def hardware() -> dict[str, Any]:
 
 
 def sources(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The source of a run: the module of each component that its configuration chooses, and of each
-    such module and all that it imports of its own package the file's SHA-256; of each package the
-    version, the commit and what is not committed.
+    """The source of a run.
 
-    A file is read once a process, when it is first used: what is edited later is not what this
-    process runs.
+    `components` has the module of each chosen component, `files` the SHA-256 of these modules and
+    of all that they import from their own package, `packages` the version, commit and uncommitted
+    modules of each. A file is read once per process, when first used, as later edits do not run.
     """
     components = {
         f"{group}={name}": registry.entry(group, name).module for group, name in chosen(config)
@@ -92,18 +89,14 @@ def sources(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def earlier(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The hashes of the files that a run which goes on was begun with, where they were others."""
-    kept, last = (
-        list(before.get("earlier_sources") or []),
-        (before.get("sources") or {}).get("files"),
-    )
-    return [*kept, last] if last and last != now["files"] else kept
+    """The file hashes with which a resumed run was started, where they have changed."""
+    hashes = list(before.get("earlier_sources") or [])
+    last = (before.get("sources") or {}).get("files")
+    return [*hashes, last] if last and last != now["files"] else hashes
 
 
 def chosen(config: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Every component in a configuration, also those that are options of others or of some
-    layers: (group, name).
-    """
+    """Every component in a configuration, nested ones included, as (group, name)."""
     return set(_chosen(config))
 
 
@@ -123,9 +116,7 @@ def _chosen(node: Any) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def closure(module: str) -> frozenset[str]:
-    """A module and all that it imports, directly or not, that lies beside it: in its package, or
-    for a script in its folder.
-    """
+    """A module and all that it imports, directly or not, from its package or a script's folder."""
     found, left = set[str](), [module]
     while left:
         name = left.pop()
@@ -198,9 +189,7 @@ def _digest(module: str) -> str | None:
 
 @functools.cache
 def _package(name: str, module: str, modules: tuple[str, ...]) -> dict[str, Any]:
-    """The version of a package, the commit of its checkout, and which of these modules are not
-    as they were committed.
-    """
+    """The version of a package, its checkout's commit, and which modules differ from that."""
     place = _file(module)
     folder = place.parent if place else Path()
     if _is_ignored(folder):
@@ -233,9 +222,7 @@ def _version(package: str) -> str | None:
 
 
 def _is_ignored(folder: Path) -> bool:
-    """Whether git ignores a folder, as an environment inside the repository of another project:
-    its commit says nothing.
-    """
+    """Whether git ignores a folder, as an environment inside another project's repository."""
     return bool(_git(folder, "check-ignore", "."))
 
 

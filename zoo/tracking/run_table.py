@@ -16,9 +16,7 @@ UNKNOWN = "unreadable"  # the status of a run whose summary is missing or damage
 
 
 def read(folder: Path) -> pandas.DataFrame:
-    """A row for each run at or below a folder, by its path there. Raises ZooError where there is
-    none.
-    """
+    """A row for each run in or below a folder, by its path. Raises ZooError for none."""
     extras.need("pandas", "zoo.runs")
     import pandas
 

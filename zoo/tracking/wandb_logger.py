@@ -1,6 +1,4 @@
-"""Weights & Biases: one run a job, flat names to group by, and never a prompt or a wait where
-there is no key or network.
-"""
+"""Logs to Weights & Biases, one run per job, and never waits for a key or a network."""
 
 from __future__ import annotations
 
@@ -51,9 +49,9 @@ def wandb_logger(
 ) -> WandbLogger:
     """Weights & Biases, beside metrics.csv; by default offline where there is no key or no network.
 
-    `group` is by default the folder of the sweep or the study, `job_type` train or in a study the
-    arm, and `label`, the run's name, its overrides. The names of components and the costs stand at
-    the top of the run's configuration.
+    `group` is by default the folder of the sweep or the study, `job_type` is train or in a study
+    the arm, and `label`, the run's name, its overrides. The names of components and the costs stand
+    at the top of the run's configuration.
     """
     flat = summary["choices"] | {
         key: summary[key] for key in ("seed", "parameters", "flops_per_token")
@@ -76,27 +74,27 @@ def wandb_logger(
         resume="allow",
         config={**flat, "config": config},
     )
-    return Dashboard(run, summary)
+    return ResilientWandbLogger(run, summary)
 
 
 def _dispensable(method: Callable[..., Any]) -> Callable[..., None]:
+    """Call a method of the logger until one fails, and never again after that."""
+
     @functools.wraps(method)
-    def tried(self: Dashboard, *given: Any, **named: Any) -> None:
+    def call(self: ResilientWandbLogger, *args: Any, **kwargs: Any) -> None:
         if self.summary["wandb"] == "lost":
             return
         try:
-            method(self, *given, **named)
-        except Exception as error:  # its own, those of its process and of its connection
+            method(self, *args, **kwargs)
+        except Exception as error:  # of W&B, of its process or of its connection
             self.summary["wandb"] = "lost"
             _forget(error)
 
-    return tried
+    return call
 
 
-class Dashboard(WandbLogger):
-    """W&B's logger for a run that goes on without it when it fails: metrics.csv has the same
-    curves.
-    """
+class ResilientWandbLogger(WandbLogger):
+    """W&B's logger, without which a run continues when it fails; metrics.csv has all curves."""
 
     def __init__(self, run: wandb.Run, summary: dict[str, Any]) -> None:
         super().__init__(experiment=run)
@@ -104,9 +102,7 @@ class Dashboard(WandbLogger):
 
     @_dispensable
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log at a step of the optimiser, which is then W&B's own step, and so the x axis of
-        every curve.
-        """
+        """Log at a step of the optimiser, which becomes W&B's step, the x axis of every curve."""
         self.experiment.log({**metrics, STEP: step}, step=step)
 
     log_hyperparams = _dispensable(WandbLogger.log_hyperparams)
@@ -122,13 +118,10 @@ def finish(exit_code: int) -> None:
 
 
 def _forget(error: Exception) -> None:
-    """Say that W&B is lost, and forget its process, so that the next run of this one begins
-    another.
-    """
+    """Warn that W&B failed, and end its process, so that this one's next run begins another."""
     log.warning(
-        f"W&B failed ({type(error).__name__}: {first_line(error)}): the run goes on without it,"
-        f" its curves are in"
-        " metrics.csv"
+        f"W&B failed ({type(error).__name__}: {first_line(error)}): the run continues without it,"
+        " its curves are in metrics.csv"
     )
     with contextlib.suppress(Exception, SystemExit):
         wandb.teardown(exit_code=1)
@@ -147,21 +140,19 @@ def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:
             **about,
         )
     except (wandb.errors.UsageError, ValueError) as error:
-        raise ZooError(f"logger: {_said(error)}") from error
+        raise ZooError(f"logger: {_message(error)}") from error
     except Exception as error:  # the server refuses, or is lost between `mode` and here
         if about["mode"] != "online":
             raise
         log.warning(
             f"W&B cannot begin a run online ({first_line(error)}): it is offline, and `wandb sync`"
-            f" sends it later"
+            " sends it later"
         )
         return begin(settings, folder, **about | {"mode": "offline"})
 
 
-def _said(error: Exception) -> str:
-    """What an error of W&B's says: of those of pydantic the reasons, as their first line counts
-    them only.
-    """
+def _message(error: Exception) -> str:
+    """The message of a W&B error; of pydantic's errors all reasons, as the first line has none."""
     reasons = getattr(error, "errors", None)
     if not callable(reasons):
         return first_line(error)
@@ -169,9 +160,7 @@ def _said(error: Exception) -> str:
 
 
 def reachable_mode(asked: str) -> str:
-    """`online` only where a key is at hand and the server answers; a run must not wait for what
-    may never come.
-    """
+    """`online` only with a key and a server that answers, so that a run never waits for W&B."""
     asked = os.environ.get("WANDB_MODE") or asked
     asked = {"dryrun": "offline", "run": "online"}.get(asked, asked)  # as they were called once
     if asked != "auto":
@@ -195,8 +184,7 @@ def _in_netrc(host: str) -> bool:
 
 
 def sweep(folder: Path) -> tuple[str | None, list[str]]:
-    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in
-    it.
+    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in it.
 
     Hydra writes both into the sweep's folder, before its first job.
     """
@@ -213,8 +201,7 @@ def sweep(folder: Path) -> tuple[str | None, list[str]]:
 
 
 def title(overrides: Sequence[str], varied: Sequence[str], label: str | None = None) -> str:
-    """A run's name: what varies in its sweep first, then its other words, or what it is labelled;
-    never two alike.
+    """A run's name: the overrides that vary in its sweep, then the others, or its label.
 
     >>> title(["norm=rms", "seed=1", "trainer.max_steps=9"], ["seed"])
     'seed=1,norm=rms'

@@ -1,4 +1,4 @@
-"""A model in shards: each process holds some rows of every parameter, and all of a block's only while it computes with it."""
+"""Shards a model (FSDP2): each rank holds rows of all parameters, and a whole block only in use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from zoo.utils import files
 
 
 def shard(model: Any, strategy: Sharded, seed: int) -> None:
-    """Cut a model that was made on the meta device, and give each process the first values of its rows (FSDP2, Zhao 2023).
+    """Shard a model on the meta device, and give each rank the initial values of its rows.
 
-    The values are those that the model has on one device. Raises ZooError for a parameter that has no rows.
+    The values are those of one device (FSDP, Zhao 2023). Raises ZooError for a parameter without
+    rows.
     """
     for name, parameter in model.named_parameters():
         if not parameter.ndim:
             raise ZooError(
-                f"trainer.strategy=fsdp cuts parameters into rows, and {name} is a number: give it the shape (1,)"
+                f"trainer.strategy=fsdp cuts parameters into rows, and {name} is a number: give it"
+                " the shape (1,)"
             )
     for stack in model.stacks:
         for block in stack.blocks:
@@ -40,7 +42,7 @@ def shard(model: Any, strategy: Sharded, seed: int) -> None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor, which shares its memory; all of it where it is not in shards."""
+    """This rank's part of a tensor, sharing its memory; all of it where it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -61,7 +63,7 @@ class Sharded(ModelParallelStrategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
-        """Each process writes its rows into a new folder, to which the path points once all have."""
+        """Each rank writes its rows into a new folder, to which the path points once all have."""
         path, name = self.broadcast((Path(filepath), uuid.uuid4().hex[:8]))
         folder = path.with_name(f".{path.name}.{name}")
         own = _in_rows(checkpoint | {reading.PARTS: self.world_size})
@@ -73,17 +75,17 @@ class Sharded(ModelParallelStrategy):
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Each process looks at its share of the parts; where a checksum differs or a number is not finite, all of them end."""
+        """Each rank checks its share of the parts: checksums, finite numbers; one failure ends all."""
         path = Path(checkpoint_path)
         share = slice(self.global_rank, None, self.world_size)
         whole = all(map(reading.is_whole, sorted(path.glob("*.pt"))[share]))
         self._put_aside_unless(whole, path, "damaged: a checksum differs")
         checkpoint = reading.read_checkpoint(path, whole=False)
         assert self.lightning_module is not None
-        found = weights.learned(checkpoint, self.lightning_module.model)
+        learned = weights.learned(checkpoint, self.lightning_module.model)
         mine = (
             (name, Rows(value.parts[share]) if isinstance(value, Rows) else value, bound)
-            for name, value, bound in found
+            for name, value, bound in learned
         )
         finite = weights.not_finite(mine) is None
         self._put_aside_unless(
@@ -92,14 +94,14 @@ class Sharded(ModelParallelStrategy):
         return checkpoint
 
     def _put_aside_unless(self, fine: bool, path: Path, why: str) -> None:
-        """Raises Damaged on all ranks, where a checkpoint is not fine on one, and leaves its place to the one before."""
+        """Raises Damaged on all ranks where a checkpoint is not fine on one, and renames it."""
         if self.reduce_boolean_decision(fine):
             return
         aside = path.with_suffix(".damaged")
         if self.is_global_zero:
             path.replace(aside)
         raise reading.Damaged(
-            f"{path} is {why}. It is {aside.name} now, so that resume=auto goes on from the one before"
+            f"{path} is {why}. It is {aside.name} now, so that resume=auto takes the one before"
         )
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
@@ -122,7 +124,7 @@ class Sharded(ModelParallelStrategy):
 
 
 def _in_rows(value: Any) -> Any:
-    """A checkpoint with of each tensor in shards those rows that this process has."""
+    """A checkpoint with this rank's rows of each sharded tensor."""
     if isinstance(value, DTensor):
         return saving.rows(value.to_local())
     if isinstance(value, dict):
@@ -131,7 +133,7 @@ def _in_rows(value: Any) -> Any:
 
 
 def _placed(value: Any, like: Any) -> Any:
-    """A tensor of a checkpoint as this process needs it, beside a parameter that it belongs to."""
+    """A tensor of a checkpoint, sharded like the parameter that it belongs to."""
     if (
         not isinstance(like, DTensor)
         or not isinstance(value, Tensor | Rows)

@@ -117,7 +117,7 @@ class LMModule(lightning.LightningModule):
         return loss / self._nominal_tokens()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Turn the gradient of the sum into that of the mean over the step's tokens of all ranks."""
+        """Turn the gradient of the sum into that of the mean over the tokens of all ranks."""
         world, tokens = self.trainer.world_size, self.step_sums[1]
         if world > 1:
             tokens = self.trainer.strategy.reduce(tokens.clone(), reduce_op="sum")

@@ -1,4 +1,4 @@
-"""The last screen of a run: how well it learned, against what, where it is, and what to type next."""
+"""Shows the result of a run: its metrics and baselines, its folder, and what to type next."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from zoo.cost import size
 from zoo.errors import command
 from zoo.utils import tables
 
-YARDSTICKS = {
+BASELINES = {
     "unigram": "byte frequencies",
     "bigram": "byte pairs",
     "xz": "the compressor, on this text alone",
 }
 WAYS_ON = ("more steps", "another optim.lr", "a longer schedule.warmup", "residual=pre")
-TRY = {  # what to let a model do, by its objective
+TRY = {  # a prompt by the objective, and what the model does with it
     "mlm": ("def [MASK]ain(", "let it fill the mask"),
     "span": ("def main(): return [MASK] + 1", "let it fill the gap"),
 }
@@ -31,26 +31,25 @@ TRY = {  # what to let a model do, by its objective
 def show(summary: dict[str, Any], folder: Path, console: Console | None = None) -> None:
     """Print the result of a finished run."""
     console = console or tables.console()
-    metrics, yard, data = summary["metrics"], summary["yardsticks"], summary["data"]
+    metrics, baselines, data = summary["metrics"], summary["yardsticks"], summary["data"]
     result = Table(
         title="Validation", title_justify="left", box=None, padding=(0, 2), show_header=False
     )
-    result.add_row("loss", f"{metrics['val/loss']:.4f}", "nats a token")
+    result.add_row("loss", f"{metrics['val/loss']:.4f}", "nats per token")
     result.add_row("perplexity", f"{metrics['val/perplexity']:.4g}")
-    over = summary.get(
-        "over"
-    )  # the yardsticks measure the whole text, each byte by those before it
+    # the baselines measure the whole text, each byte by those before it
+    over = summary.get("over")
     if "val/bits_per_byte" in metrics:
         result.add_row(
             "[bold]bits per byte",
             f"[bold]{metrics['val/bits_per_byte']:.3f}",
             f"of {over or 'the same text:'}",
         )
-    for name, what in YARDSTICKS.items() if over is None else ():
-        result.add_row(f"  {name}", f"{yard[name]:.3f}", what)
+    for name, what in BASELINES.items() if over is None else ():
+        result.add_row(f"  {name}", f"{baselines[name]:.3f}", what)
     cost = Table(title="Cost", title_justify="left", box=None, padding=(0, 2), show_header=False)
     cost.add_row("parameters", f"{summary['parameters']:,}")
-    cost.add_row("FLOPs a token", f"{summary['flops_per_token']:.3g}")
+    cost.add_row("FLOPs per token", f"{summary['flops_per_token']:.3g}")
     cost.add_row("tokens", f"{summary['tokens']:,}", f"{summary['steps']:,} steps")
     if summary["tokens_per_second"]:
         cost.add_row("tokens/s", f"{summary['tokens_per_second']:,.0f}")
@@ -70,8 +69,9 @@ def show(summary: dict[str, Any], folder: Path, console: Console | None = None) 
     if summary.get("outcome") == "stuck":
         console.print(
             Text(
-                f"It has learned no more than how often each token comes ({summary['unigram_nats']:.4f} nats):"
-                f" it is stuck, or stopped early.\nTry {ways(summary['choices'], *WAYS_ON)}.",
+                "The model is no better than the unigram baseline"
+                f" ({summary['unigram_nats']:.4f} nats): it is stuck, or stopped early.\n"
+                f"Try {ways(summary['choices'], *WAYS_ON)}.",
                 style="yellow",
             )
         )

@@ -24,7 +24,7 @@ log = logging.getLogger("zoo")
 
 @dataclass
 class ResumePoint:
-    """The newest intact checkpoint and its step, or None and 0; and what is wrong with newer ones."""
+    """The newest intact checkpoint and its step, else None and 0; what is wrong with newer ones."""
 
     path: Path | None = None
     step: int = 0
@@ -58,7 +58,7 @@ def find(folder: Path, model: nn.Module, config: Config, data: Data) -> ResumePo
 
 
 def put_damaged_aside(point: ResumePoint, record: RunRecord) -> None:
-    """Rename damaged checkpoints, which would else replace the intact one when the next is saved."""
+    """Rename damaged checkpoints, which would else replace the intact one at the next save."""
     if not point.damaged:
         return
     note = f"{'; '.join(point.damaged.values())}: resuming from the one before, {point.path}"
@@ -105,9 +105,10 @@ def _check_fit(
             f"{path} is of step {step}, beyond trainer.max_steps={most}: give more steps, or choose"
             " another hydra.run.dir"
         )
+    before_data = checkpoint["Data"]["fingerprint"]
     if checkpoint["Data"] != data.state_dict() and "data" not in config["changing"]:
         raise ZooError(
-            f"{path} was made with other data (fingerprint {checkpoint['Data']['fingerprint'][:12]},"
-            f" now {data.fingerprint[:12]}): bring them back, choose another hydra.run.dir, or"
+            f"{path} was made with other data (fingerprint {before_data[:12]}, now"
+            f" {data.fingerprint[:12]}): bring them back, choose another hydra.run.dir, or"
             " resume with these by changing=[data]"
         )

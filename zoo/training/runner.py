@@ -192,7 +192,7 @@ def _recording_end(record: RunRecord) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _finishing_wandb() -> Iterator[None]:
-    """End W&B's run with the exit code of this one, so that the next in this process begins anew."""
+    """End W&B's run with this one's exit code, so that the next in this process begins anew."""
     code = 1
     try:
         yield
