@@ -219,7 +219,8 @@ def checked(study: Study, arms: Sequence[Arm], extra: Sequence[str] = ()) -> lis
 
     Raises ZooError for an arm that cannot run, or that is the same run as another.
     """
-    from zoo.training import preflight
+    from zoo.launch import preflight
+    from zoo.launch.run_spec import RunSpec
 
     configs: list[Config] = []
     names: dict[str, str] = {}
@@ -227,7 +228,7 @@ def checked(study: Study, arms: Sequence[Arm], extra: Sequence[str] = ()) -> lis
         for arm in arms:
             with errors_of(arm):
                 config = compose([*arm.words, *extra])
-                preflight.refuse_meaningless(config)
+                preflight.refuse_meaningless(RunSpec(config))
             configs.append(config)
             for group in ("data", "tokenizer"):
                 if config[group] != configs[0][group]:

@@ -22,7 +22,8 @@ from zoo import train
 from zoo.config import overrides as override_grammar
 from zoo.config import suggestions
 from zoo.errors import ZooError, cli_errors
-from zoo.training import preflight
+from zoo.launch import command_line, preflight
+from zoo.training import job
 from zoo.utils import extras, tables
 from zoo.utils.progress import doing
 
@@ -61,13 +62,13 @@ python -m zoo.train --help      the options of a run
 
 @cli_errors()
 def main() -> None:
-    arguments = train.asked()
+    arguments = command_line.parse()
     if arguments.help:
         print(_help([Path(arguments.config_dir)] if arguments.config_dir else []))
         return
     if any(word.startswith("study=") for word in arguments.overrides):
         sys.exit(study(arguments))
-    if train.only_asks(arguments):
+    if command_line.only_asks(arguments):
         train.main()
         return
     from ablations import study as studies
@@ -78,19 +79,20 @@ def main() -> None:
             ("plan_only=", "seed=")
         ):
             raise ZooError(f"{word} is an option of a study: add study=NAME or study=FILE.yaml")
-    sys.argv[1:] = [word for word in sys.argv[1:] if not word.startswith("plan_only=")]
+    arguments.overrides = [
+        word for word in arguments.overrides if not word.startswith("plan_only=")
+    ]
     folder = override_grammar.given("hydra.sweep.dir", arguments.overrides)
     if folder is None:
         folder = f"runs/sweep_{datetime.now():%Y-%m-%d_%H-%M-%S-%f}"
-        sys.argv.append(f"hydra.sweep.dir={folder}")
+        arguments.overrides.append(f"hydra.sweep.dir={folder}")
     if (Path(folder) / "study.json").exists():
         raise ZooError(
             f"{folder} holds a study, whose report would not include a sweep: choose another"
             " hydra.sweep.dir"
         )
-    sys.argv[1:1] = [] if arguments.multirun else ["-m"]
-    arguments = train.asked()
-    train.prepare(arguments)
+    arguments.multirun = True
+    preflight.check_sweep(arguments)
     if only:
         _show_sweep(arguments)
         return
@@ -110,7 +112,7 @@ def study(arguments: Namespace) -> int:
         from ablations import study as studies
         from ablations.results import sources
 
-    if train.only_asks(arguments):
+    if command_line.only_asks(arguments):
         raise ZooError("a study has many configurations: plan_only=true shows their differences")
     options, hydra, common = _sorted(arguments.overrides)
     name = options.pop("study")
@@ -159,7 +161,7 @@ def study(arguments: Namespace) -> int:
     except (SystemExit, KeyboardInterrupt) as stop:
         console.print(Text("\nStopped. Run the same command to continue."))
         if isinstance(stop, KeyboardInterrupt):
-            return train.INTERRUPTED
+            return job.INTERRUPTED
         return stop.code if isinstance(stop.code, int) else 1
     if failed:
         number = "1 run" if failed == 1 else f"{failed} runs"

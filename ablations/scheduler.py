@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import statistics
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +19,14 @@ from ablations.outcomes import outcome
 from ablations.plan import Job, Plan, points
 from ablations.progress import Watch
 from zoo import config as configuration
-from zoo import registry, train
+from zoo import registry
 from zoo.config.overrides import typed
 from zoo.errors import ZooError, first_line
+from zoo.launch import command_line
 from zoo.tracking import provenance, run_folder, status
+from zoo.training import job as training_job
+from zoo.utils import compat, locks
 from zoo.utils import files as atomic_files
-from zoo.utils import locks
 
 BUSY = "busy"  # another process runs this job
 current: Plan | None = None  # the plan that Hydra's sweeper runs
@@ -48,7 +49,7 @@ def job(composed: DictConfig) -> str:
             contextlib.redirect_stdout(log),
         ):
             try:
-                train.job(composed)
+                training_job.of_a_sweep(composed)
             except Exception as error:
                 ended = status.of(folder)
                 if ended not in status.SETTLED and not isinstance(error, ZooError):
@@ -228,10 +229,6 @@ def _otherwise(job: Job, summary: Mapping[str, Any], now: dict[str, Any]) -> Ite
 def execute(plan: Plan, overrides: Sequence[str], flags: Sequence[str]) -> int:
     """Run what is left of a plan through Hydra's launcher; returns the number of failed jobs."""
     global current
-    import hydra
-
-    from zoo.config import CONF
-
     current = plan
     sweep = [
         "hydra/sweeper=zoo_study",
@@ -240,13 +237,12 @@ def execute(plan: Plan, overrides: Sequence[str], flags: Sequence[str]) -> int:
         "hydra.job.name=train",
         "hydra.hydra_logging.root.level=WARNING",
     ]
-    argv = sys.argv
+    arguments = command_line.parse([*overrides, *sweep, "--multirun", *flags])
     with Watch(plan):
         try:
-            sys.argv = [argv[0], *overrides, *sweep, "--multirun", *flags]
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+            compat.hydra_main(arguments, job, str(configuration.CONF))
         finally:
-            sys.argv, current = argv, None
+            current = None
     if failures := broken(plan):
         raise ZooError(
             f"{failures}: no run was started; fix the arm, or leave it out, and run the same"

@@ -102,6 +102,7 @@ def lightning(family: Family, measure: str, shape: Shape) -> Loop:
 def sweep(family: Family, measure: str, shape: Shape, *, hydra: bool) -> Step:
     """Runs of several seeds in one process: by the command's multirun, or called directly."""
     from zoo import train
+    from zoo.launch.run_spec import RunSpec
     from zoo.training import runner
 
     text = Path(__file__).with_name("README.md")
@@ -135,7 +136,8 @@ def sweep(family: Family, measure: str, shape: Shape, *, hydra: bool) -> Step:
                 for seed in range(SWEEP_RUNS):
                     run_folder = Path(folder, str(seed))
                     run_folder.mkdir()
-                    runner.run(config.compose([*overrides, f"seed={seed}"]), run_folder, overrides)
+                    spec = RunSpec(config.compose([*overrides, f"seed={seed}"]), overrides)
+                    runner.run(spec, run_folder)
             ended = [status.of(path.parent) for path in Path(folder).glob("*/summary.json")]
         if ended != [status.FINISHED] * SWEEP_RUNS:
             raise RuntimeError(f"the runs ended as {ended}")

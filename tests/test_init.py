@@ -26,11 +26,12 @@ from tests.helpers.components import (
 )
 from zoo import config, errors, models, optim, registry
 from zoo.errors import ZooError
+from zoo.launch import preflight
+from zoo.launch.run_spec import RunSpec
 from zoo.models import Decoder
 from zoo.models.init import initialise
 from zoo.nn.attention import MultiHead
 from zoo.registry import register
-from zoo.training import preflight
 
 WIDE = {"dim": 64, "layers": 2, "vocab": 100, "length": 50}
 
@@ -285,7 +286,6 @@ def test_decay_a_step_does_not_depend_on_the_rates_factor() -> None:
     ],
 )
 def test_what_mup_is_not_made_for_is_refused_before_a_run(words: list[str], told: str) -> None:
+    words = ["init=mup", "arch.dim=256", "arch.layers=1", *words]
     with pytest.raises(ZooError, match=told):
-        preflight.refuse_meaningless(
-            config.compose(["init=mup", "arch.dim=256", "arch.layers=1", *words])
-        )
+        preflight.refuse_meaningless(RunSpec(config.compose(words)))

@@ -27,8 +27,9 @@ from tests.helpers.components import (
 from zoo import config, cost, registry
 from zoo.context import Cache, Context
 from zoo.errors import ZooError
+from zoo.launch.preflight import refuse_meaningless
+from zoo.launch.run_spec import RunSpec
 from zoo.nn.mixer import HONOURED, Mixer
-from zoo.training.preflight import refuse_meaningless
 
 LENGTH = 12
 LATENT = {"name": "mla", "kv_rank": 12, "nope_dim": 6, "rope_dim": 4, "value_dim": 5, "bias": True}
@@ -431,7 +432,7 @@ def test_what_a_mixer_does_not_honour_is_refused_before_anything_runs() -> None:
         )
     )
     tiny = ["arch.dim=16", "arch.layers=2", "loader.length=8", "arch.length=8", "pos=none"]
-    refuse_meaningless(config.compose([*tiny, "attn=mean"]))
+    refuse_meaningless(RunSpec(config.compose([*tiny, "attn=mean"])))
     for words, wrong in {
         ("attn=mean", "pos=rope"): "attn=mean has no queries and keys",
         ("attn=mean", "pos=alibi"): "attn=mean has no scores",
@@ -453,7 +454,7 @@ def test_what_a_mixer_does_not_honour_is_refused_before_anything_runs() -> None:
         ("attn=other",): r"attn=other must be a zoo\.nn\.mixer\.Mixer",
     }.items():
         with pytest.raises(ZooError, match=wrong):
-            refuse_meaningless(config.compose([*tiny, *words]))
+            refuse_meaningless(RunSpec(config.compose([*tiny, *words])))
     for mask, wrong in (
         ("padding_mask", "reads padding"),
         ("documents", "does not keep documents apart"),

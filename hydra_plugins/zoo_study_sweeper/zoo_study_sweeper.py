@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
+from hydra.core.utils import JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -71,7 +72,8 @@ class ZooStudySweeper(Sweeper):
         assert self.launcher is not None
         try:
             return [
-                ended._return_value for ended in self.launcher.launch(jobs, initial_job_idx=number)
+                ended.return_value if ended.status == JobStatus.COMPLETED else None
+                for ended in self.launcher.launch(jobs, initial_job_idx=number)
             ]
         except Exception as error:
             print(f"launcher: {type(error).__name__}: {first_line(error)}", file=sys.stderr)

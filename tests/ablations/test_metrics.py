@@ -20,6 +20,7 @@ from ablations.report import figures, wording
 from tests.helpers.studies import planned, study
 from zoo import config, metrics
 from zoo.errors import ZooError
+from zoo.launch.run_spec import RunSpec
 from zoo.training import runner
 
 JUDGING = [metric for metric in metrics.METRICS.values() if metric.better is not None]
@@ -142,7 +143,7 @@ def test_power_of_another_metric_needs_its_own_sd() -> None:
 
 def test_every_metric_that_a_run_has_is_declared(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    summary = runner.run(config.compose([*words, "trainer.max_steps=2"]), tmp_path / "run", [])
+    summary = runner.run(RunSpec(config.compose([*words, "trainer.max_steps=2"])), tmp_path / "run")
     assert set(summary["metrics"]) == set(metrics.METRICS)
     measure = {
         name: metrics.of(name) for name in summary["metrics"] if metrics.METRICS[name].better

@@ -20,11 +20,13 @@ __all__ = ["own_place", "text", "words"]
 def train(words: list[str]) -> Callable[..., dict[str, Any]]:
     """Train in this process; gives the summary. Exceptions pass through."""
     from zoo import config
+    from zoo.launch.run_spec import RunSpec
     from zoo.training import runner
 
     def train(folder: Path | str, *overrides: str) -> dict[str, Any]:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        return runner.run(config.compose([*words, *overrides]), Path(folder), list(overrides))
+        spec = RunSpec(config.compose([*words, *overrides]), list(overrides))
+        return runner.run(spec, Path(folder))
 
     return train
 

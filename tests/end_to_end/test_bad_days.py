@@ -33,6 +33,7 @@ from zoo import config, errors, generate
 from zoo.checkpoints import reading
 from zoo.checkpoints import weights as checkpoint_weights
 from zoo.errors import ZooError
+from zoo.launch.run_spec import RunSpec
 from zoo.tracking import metrics_file, run_folder
 from zoo.training import runner
 from zoo.training.fsdp import Sharded
@@ -321,7 +322,7 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_was(
         (folder / ".lock").chmod(0o444)
         powerless(True)
         with pytest.raises(PermissionError, match=f"Permission denied.*{name}"):
-            runner.run(given, folder, [])
+            runner.run(RunSpec(given), folder)
         assert checkpoint_weights.load_model(folder)[2]["seed"] == 0, "it can still be read"
         powerless(False)
         assert whole(folder) == before

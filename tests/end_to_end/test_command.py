@@ -31,8 +31,8 @@ from zoo.components import __main__ as components
 from zoo.cost import __main__ as cost
 from zoo.cost import gpus
 from zoo.errors import ZooError
+from zoo.launch import preflight
 from zoo.tracking import run_folder
-from zoo.training import preflight
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Refused = Callable[..., str]

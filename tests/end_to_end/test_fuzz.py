@@ -18,11 +18,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from zoo import config, models, registry, train
+from zoo import config, models, registry
 from zoo.config import groups
 from zoo.config.schema import Loader, Trainer
 from zoo.errors import cli_errors
-from zoo.training import preflight, runner
+from zoo.launch import command_line, preflight
+from zoo.launch.run_spec import RunSpec
+from zoo.training import runner
 
 SECONDS = 30  # of a line, on a machine that others share; most take a twentieth of one
 TINY = [
@@ -259,17 +261,17 @@ def trained(words: list[str], folder: Path) -> str:
     try:
         with cli_errors(), within(SECONDS):
             sys.argv = ["zoo.train", *words]
-            arguments = train.asked()
-            if train.only_asks(arguments):
+            arguments = command_line.parse()
+            if command_line.only_asks(arguments):
                 return "asks"
             for job, composed in config.jobs(arguments):
-                preflight.refuse_meaningless(composed)
+                preflight.refuse_meaningless(RunSpec(composed))
                 if not toy(composed):
                     continue
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
                 composed["trainer"]["max_steps"] = min(2, composed["trainer"]["max_steps"])
-                assert runner.run(composed, folder, job)["status"] == "finished"
+                assert runner.run(RunSpec(composed, job), folder)["status"] == "finished"
     except SystemExit as ending:
         return str(ending.code)
     return ""

@@ -24,6 +24,7 @@ from tests.helpers.runs import summary
 from zoo import config as configuration
 from zoo.checkpoints import weights
 from zoo.generation import prompting
+from zoo.launch.run_spec import RunSpec
 from zoo.training import callbacks, runner
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "made_before_the_move"
@@ -84,7 +85,7 @@ def test_run_is_resumed_to_the_same_end(
     monkeypatch.setattr(callbacks.BestCheckpoint, "load_state_dict", load)
     stored = torch.load("run/checkpoints/last.ckpt", weights_only=True)["callbacks"]
     overrides = summary("run")["overrides"]
-    result = runner.run(configuration.compose(overrides), Path("run"), overrides)
+    result = runner.run(RunSpec(configuration.compose(overrides), overrides), Path("run"))
     assert restored["best"] == expected["best_model_score"], "state of best.ckpt's callback"
     with Path("run/metrics.csv").open(encoding="utf-8", newline="") as file:
         rows = [numbers(row) for row in csv.DictReader(file)]

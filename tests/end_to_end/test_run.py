@@ -22,7 +22,8 @@ from zoo.cost import gpus
 from zoo.data import cache
 from zoo.errors import ZooError
 from zoo.generation import prompting
-from zoo.training import console, preflight
+from zoo.launch import preflight
+from zoo.training import console
 from zoo.training.divergence import Diverged
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from zoo import config
+from zoo.launch.run_spec import RunSpec
 from zoo.tracking import metrics_file
 from zoo.training import callbacks, module, runner, signals
 
@@ -63,7 +64,7 @@ def _train(given: config.Config, folder: Path, at: int, report: Any) -> None:
     )  # of its workers; the server's children would begin anew with imports
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _watch(moment)
-    runner.run(given, folder, [])
+    runner.run(RunSpec(given), folder)
     report.send(seen)
 
 

@@ -7,7 +7,7 @@ function that wraps a sublayer in a residual connection. Shapes: (B, Q, dim) -> 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -47,10 +47,7 @@ class Serial(nn.Module):
             self.add_module(name, wrap(sublayer, name in bare))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        sublayers: Any = (
-            self._modules.values()
-        )  # as children() gives them, without its search for repeats
-        for sublayer in sublayers:
+        for sublayer in self.children():
             x = sublayer(x, context)
         return x
 
@@ -64,8 +61,7 @@ class Sum(nn.Module):
             self.add_module(name, sublayer)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        sublayers: Any = self._modules.values()
-        first, *others = (sublayer(x, context) for sublayer in sublayers)
+        first, *others = (sublayer(x, context) for sublayer in self.children())
         return sum(others, first)
 
 

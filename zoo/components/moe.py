@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from zoo.context import Context
 from zoo.errors import ZooError
 from zoo.registry import Component, build, register
+from zoo.utils import compat
 
 
 @register("ffn", "moe")
@@ -173,7 +173,7 @@ class MixtureOfExperts(nn.Module):
         """How many rows each expert gets; of tensors without content, as the cost is found on, the
         first top_k get all.
         """
-        if loads.is_meta or isinstance(loads, FakeTensor):
+        if compat.is_fake(loads):
             return [
                 (total + number) // self.top_k for number in range(self.top_k)
             ]  # which sum to the total

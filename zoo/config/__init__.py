@@ -1,6 +1,6 @@
 """From the overrides of a command to checked configurations, before anything heavy is imported."""
 
-from zoo.config.compose import compose, compose_job, composing, finished, spelled
+from zoo.config.compose import compose, composing, composing_job, finished, spelled
 from zoo.config.differences import FREE, Config, changed, different
 from zoo.config.groups import CONF, choices, defaults, discover, menu, word_for
 from zoo.config.sweeps import given_overrides, jobs
@@ -12,8 +12,8 @@ __all__ = [
     "changed",
     "choices",
     "compose",
-    "compose_job",
     "composing",
+    "composing_job",
     "defaults",
     "different",
     "discover",

@@ -35,19 +35,6 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         return compose_one(overrides)
 
 
-def compose_job(overrides: Sequence[str]) -> tuple[DictConfig, Config]:
-    """Return what Hydra runs a job by, its own settings included, and the configuration in it."""
-    with composing() as compose_one:
-        check_overrides(overrides, compose_one)
-        spelled_out = spelled(overrides)
-        try:
-            composed = hydra.compose("config", spelled_out, return_hydra_config=True)
-        except (*MISTAKES, TypeError, KeyError, AttributeError):
-            compose_one(overrides)  # says it better, as it adds them one by one
-            raise
-        return composed, finished(composed, spelled_out)
-
-
 @contextlib.contextmanager
 def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
     """Give a `compose` for many runs."""
@@ -70,6 +57,20 @@ def composing() -> Iterator[Callable[[Sequence[str]], Config]]:
 
     with hydra.initialize_config_dir(str(CONF), job_name="train", version_base="1.3"):
         yield compose_one
+
+
+@contextlib.contextmanager
+def composing_job(overrides: Sequence[str]) -> Iterator[tuple[DictConfig, Config]]:
+    """Give what Hydra runs a job by, its own settings included, and the configuration in it."""
+    with composing() as compose_one:
+        check_overrides(overrides, compose_one)
+        spelled_out = spelled(overrides)
+        try:
+            composed = hydra.compose("config", spelled_out, return_hydra_config=True)
+        except (*MISTAKES, TypeError, KeyError, AttributeError):
+            compose_one(overrides)  # says it better, as it adds them one by one
+            raise
+        yield composed, finished(composed, spelled_out)
 
 
 def _structure(choosing: Sequence[str]) -> DictConfig:

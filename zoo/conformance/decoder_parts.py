@@ -28,6 +28,7 @@ from zoo.conformance.tiny import (
     loss_of,
     tokens,
 )
+from zoo.utils import compat
 
 BFLOAT16_ERROR = 0.03  # relative; bfloat16 keeps 8 bits: .004 per rounding
 
@@ -249,7 +250,7 @@ def _state_of(model: nn.Module) -> dict[str, Any]:
             plain = isinstance(value, list | dict | set)
             state[f"{path}.{key}"] = copy.copy(value) if plain else id(value)
     for name, tensor in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
-        state[f"the tensor {name}"] = (tensor._version, tensor.detach().clone())
+        state[f"the tensor {name}"] = (compat.times_written(tensor), tensor.detach().clone())
     return state
 
 

@@ -13,6 +13,7 @@ from zoo.cost import cluster
 from zoo.cost.cluster_plan import Plan
 from zoo.cost.counting import BACKWARD_AND_FORWARD, active_children, flops, made
 from zoo.registry import build
+from zoo.utils import compat
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -32,7 +33,7 @@ class ActivationRecorder:
 
     def save(self, x: Tensor) -> Tensor:
         storage = x.untyped_storage()
-        self._saved.setdefault(storage._cdata, (storage.nbytes(), self._running))
+        self._saved.setdefault(compat.storage_key(x), (storage.nbytes(), self._running))
         self._alive.append(x)
         return x
 
@@ -79,8 +80,6 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     The forward pass runs on fake tensors of the CPU, which choose the kernels of real ones and hold
     no memory. A model that is given, on the meta device, has its own tensors back at the end.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     from zoo import optim
     from zoo.components.residual import Residual
 
@@ -94,11 +93,11 @@ def figures(config: Mapping[str, Any], model: Any = None, sequences: int = 1) ->
     objective, batch = _batch(config, sequences)
     recorder = ActivationRecorder(blocks)
     with (
-        FakeTensorMode(allow_non_fake_inputs=True) as fake,
+        compat.fake_tensor_mode() as fake,
         _fake_tensors(model),
         recorder.recording(),
     ):
-        weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        weights = {compat.storage_key(parameter) for parameter in model.parameters()}
         fakes = {name: fake.from_tensor(tensor) for name, tensor in batch.items()}
         hidden = objective.run_model(model, fakes, lambda hidden, head, embedding: hidden)
         recorder.save(hidden)
@@ -154,21 +153,19 @@ def _fake_tensors(model: nn.Module) -> Iterator[None]:
     """
     import torch
 
-    owners: list[dict[str, Any]] = []
+    originals: list[tuple[nn.Module, str, Tensor]] = []
     for module in _active_modules(model):
-        owners += [module._parameters, module._buffers]
-    originals = [dict(tensors) for tensors in owners]
-    for tensors in owners:
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                empty = torch.empty_like(tensor, device="cpu")
-                is_parameter = isinstance(tensor, torch.nn.Parameter)
-                tensors[name] = torch.nn.Parameter(empty) if is_parameter else empty
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        originals += [(module, name, tensor) for name, tensor in own]
+    for module, name, tensor in originals:
+        empty = torch.empty_like(tensor, device="cpu")
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        setattr(module, name, torch.nn.Parameter(empty) if is_parameter else empty)
     try:
         yield
     finally:
-        for tensors, original in zip(owners, originals, strict=True):
-            tensors.update(original)
+        for module, name, tensor in originals:
+            setattr(module, name, tensor)
 
 
 def _active_modules(module: nn.Module) -> Iterator[nn.Module]:

@@ -21,6 +21,7 @@ from zoo.data.eval_breakdown import EvalBreakdown
 from zoo.data.streaming import Stream
 from zoo.errors import ZooError
 from zoo.objectives import IGNORE
+from zoo.utils import compat
 from zoo.utils.seeding import derive
 
 # Stands for a block where a rank has one less than others: a sharded batch needs all ranks.
@@ -161,7 +162,9 @@ def is_dead_worker(error: BaseException) -> bool:
     if str(error).startswith("DataLoader worker ("):
         return True
     frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return "_get_data" in frames and isinstance(error, OSError | EOFError | RuntimeError)
+    return compat.came_from_a_data_worker(frames) and isinstance(
+        error, OSError | EOFError | RuntimeError
+    )
 
 
 def _without_fillers(prepare: Callable[..., Batch], batch: Batch) -> Batch:

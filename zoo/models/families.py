@@ -15,6 +15,7 @@ from zoo.errors import ZooError
 from zoo.models.init import initialise
 from zoo.models.stack import Parts, Stack
 from zoo.registry import Component, register
+from zoo.utils import compat
 
 HeadFn = Callable[[Tensor, nn.Module, Tensor], Any]  # of hidden states (N, dim), head, embedding
 LAYERED = ("norm", "residual", "block", "pos", "attn", "ffn")
@@ -71,7 +72,7 @@ class Model(nn.Module):
         """torch.compile in place; a graph may then continue past a number that is read, such as
         the tokens of an expert.
         """
-        torch._dynamo.config.capture_scalar_outputs = True
+        compat.compile_reads_of_numbers()
         super().compile(*args, **kwargs)
 
     @property

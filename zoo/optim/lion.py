@@ -11,6 +11,7 @@ from annotated_types import Ge, Lt
 from zoo.optim.groups import Group, joined
 from zoo.optim.stepping import evaluate_closure, with_momenta
 from zoo.registry import register
+from zoo.utils import compat
 
 
 @register("optim", "lion")
@@ -39,11 +40,11 @@ class Lion(torch.optim.Optimizer):
         for group in self.param_groups:
             weights, gradients, momenta = with_momenta(self, group)
             if weights:
-                signs = torch._foreach_lerp(momenta, gradients, 1 - self.beta1)
-                torch._foreach_sign_(signs)
-                torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(weights, signs, alpha=-group["lr"])
-                torch._foreach_lerp_(momenta, gradients, 1 - self.beta2)
+                signs = compat.foreach("lerp")(momenta, gradients, 1 - self.beta1)
+                compat.foreach("sign_")(signs)
+                compat.foreach("mul_")(weights, 1 - group["lr"] * group["weight_decay"])
+                compat.foreach("add_")(weights, signs, alpha=-group["lr"])
+                compat.foreach("lerp_")(momenta, gradients, 1 - self.beta2)
         return loss
 
     def state_size(self, shape: torch.Size, group: Group) -> int:

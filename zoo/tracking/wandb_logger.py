@@ -19,12 +19,12 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from lightning.pytorch.loggers import WandbLogger
-from wandb.sdk.lib.module import unset_globals
 from yaml import YAMLError
 
 from zoo.config import Config
 from zoo.errors import ZooError, first_line
 from zoo.registry import register
+from zoo.utils import compat
 
 STEP = "trainer/global_step"  # Lightning's name of it
 NAME = 128  # characters, which is W&B's limit
@@ -125,7 +125,7 @@ def _forget(error: Exception) -> None:
     )
     with contextlib.suppress(Exception, SystemExit):
         wandb.teardown(exit_code=1)
-    unset_globals()
+    compat.forget_wandb_run()
 
 
 def begin(settings: Mapping[str, Any], folder: Path, **about: Any) -> wandb.Run:

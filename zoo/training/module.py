@@ -21,6 +21,7 @@ from zoo.data.eval_breakdown import EvalBreakdown
 from zoo.errors import ZooError
 from zoo.registry import build
 from zoo.training import divergence, fsdp
+from zoo.utils import compat
 
 Batch = dict[str, Tensor]
 SUMS = ("nats", "right", "tokens", "bytes")  # of an evaluation
@@ -128,7 +129,7 @@ class LMModule(lightning.LightningModule):
         ]
         gradients = [fsdp.local(p.grad) for p in parameters if p.grad is not None]
         if gradients and (scale.is_cuda or scale != 1):  # comparing would wait for the GPU
-            torch._foreach_mul_(gradients, scale)
+            compat.foreach("mul_")(gradients, scale)
         self.gradient_scale = scale
         self.step_sums.zero_()
         self._rebalance()
@@ -223,7 +224,7 @@ class LMModule(lightning.LightningModule):
 
         Raises Diverged where a number is not finite, so that the checkpoint before is kept.
         """
-        if self._trainer is not None:
+        if self.global_step:
             divergence.refuse_weights(self, checkpoint)
         checkpoint["zoo"] = {
             "format": reading.FORMAT,

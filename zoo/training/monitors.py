@@ -42,7 +42,7 @@ class TrainingMonitor(lightning.Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
         step = trainer.global_step
-        if not self.before or step % self.every or trainer.fit_loop._should_accumulate():
+        if not self.before or step % self.every:
             return
         row = self._norms(module)
         self.before = []

@@ -1,17 +1,17 @@
-"""Runs one training from its configuration to a folder that records it, however it ends."""
+"""Runs one training from its RunSpec to a folder that records it, however it ends."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning
 
-from zoo import cost, models, objectives, registry
+from zoo import models, objectives, registry
 from zoo.config import Config
 from zoo.cost import memory_check
 from zoo.data import cache
@@ -20,6 +20,7 @@ from zoo.data.cache import Corpus
 from zoo.data.datamodule import Data
 from zoo.errors import ZooError
 from zoo.generation import prompting
+from zoo.launch.run_spec import RunSpec
 from zoo.tracking import status
 from zoo.tracking.record import RunRecord
 from zoo.training import fitting, resume, trainer
@@ -30,13 +31,14 @@ from zoo.training.signals import Interrupted
 from zoo.utils import allocator, distributed, files, locks
 
 
-def run(config: Config, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def run(spec: RunSpec, folder: Path) -> dict[str, Any]:
     """Train into a folder, resuming what it holds; returns the content of summary.json.
 
     Raises Diverged where a number is no longer finite, Interrupted where the run is asked to stop,
     and any other error, each after it is recorded.
     """
-    record = RunRecord(config, folder, overrides)
+    config = spec.config
+    record = RunRecord(config, folder, spec.overrides)
     rank_zero, begun = distributed.is_rank_zero(), time.perf_counter()
     with (
         locks.alone_in(folder) if rank_zero else contextlib.nullcontext(),
@@ -47,20 +49,20 @@ def run(config: Config, folder: Path, overrides: Sequence[str]) -> dict[str, Any
             record.write_config()  # a resumed run writes its own when training starts
         fitting.use_threads(config)
         record.add_provenance()
-        _train(config, folder, record)
+        _train(spec, folder, record)
         record.update(wall_seconds=time.perf_counter() - begun)
     return record.summary
 
 
-def _train(config: Config, folder: Path, record: RunRecord) -> None:
+def _train(spec: RunSpec, folder: Path, record: RunRecord) -> None:
     """The phases of a run: data, model and its cost, resume point, training, results."""
+    config, model = spec.config, spec.model
     trainer.refuse_replacements(config["trainer"])
     if config["trainer"]["keep_memory"]:
         allocator.keep_freed()
     corpus = _prepare_data(config, record)
-    model = models.build(config, device="meta")
     objectives.check(config, model)
-    _record_cost(config, model, record)
+    _record_cost(spec, record)
     module = _build_module(config, model, corpus, record)
     data = _build_data(config, corpus, module)
     start = resume.find(folder / "checkpoints", model, config, data)
@@ -84,16 +86,14 @@ def _prepare_data(config: Config, record: RunRecord) -> Corpus:
     return corpus
 
 
-def _record_cost(config: Config, model: Any, record: RunRecord) -> None:
-    """Count what the model, still on the meta device, costs, and compare it with free memory."""
-    by_part = cost.parameters(model)
-    forward = cost.flops(model, config["loader"]["length"])
+def _record_cost(spec: RunSpec, record: RunRecord) -> None:
+    """Record what the model, still on the meta device, costs, and compare it with free memory."""
     record.update(
-        parameters=sum(by_part.values()),
-        parameters_by_part=by_part,
-        flops_per_token=cost.BACKWARD_AND_FORWARD * forward,
+        parameters=sum(spec.parameters.values()),
+        parameters_by_part=spec.parameters,
+        flops_per_token=spec.flops_per_token,
     )
-    needed, warning = memory_check.compared(config, model)
+    needed, warning = memory_check.compared(spec.config, spec.model)
     record.update(memory=needed)
     if warning and distributed.is_rank_zero():
         print(f"warning: {warning}", flush=True)

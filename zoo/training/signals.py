@@ -35,7 +35,7 @@ class SignalCheckpoint(Checkpoint):
     SIGNALS = (signal.SIGINT, *system.STOP)
 
     def __init__(self, path: Path, every: int) -> None:
-        self.path, self.every, self.signal = path, every, 0
+        self.path, self.every, self.signal, self.step = path, every, 0, 0
 
     def __enter__(self) -> SignalCheckpoint:
         self.before: dict[int, Any] = {number: signal.getsignal(number) for number in self.SIGNALS}
@@ -58,19 +58,19 @@ class SignalCheckpoint(Checkpoint):
             raise Interrupted(signal.Signals(number).name)
         self.signal = number
 
-    def on_train_start(self, *_: Any) -> None:
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        self.step = trainer.global_step
         self._listen()  # again, as Lightning's handler would wait for ranks that have no signal
 
     def on_validation_start(self, *_: Any) -> None:
         self._listen()
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        stepped, self.step = trainer.global_step != self.step, trainer.global_step
         if not self.signal and trainer.world_size == 1 and trainer.global_step % self.every:
             return
-        loop = trainer.fit_loop
-        if not loop._should_accumulate() and not loop.epoch_loop._should_check_val_fx(
-            loop._data_fetcher
-        ):
+        batches = trainer.fit_loop.total_batch_idx + 1
+        if stepped and batches % trainer.val_check_batch:  # else its validation comes first
             self._step_done(trainer, module)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import os
 import socket
+from argparse import Namespace
 from collections.abc import Collection, Sequence
 
 from zoo.config import Config
+from zoo.config import jobs as jobs_of
 from zoo.config.overrides import parse
 from zoo.cost import gpus
 from zoo.errors import ZooError, first_line
+from zoo.launch.run_spec import RunSpec
+from zoo.tracking import run_folder
 from zoo.utils import distributed
 from zoo.utils.progress import doing
 
@@ -18,10 +22,19 @@ from zoo.utils.progress import doing
 WANDB_MODES = ("online", "offline", "disabled", "shared", "dryrun", "run")
 
 
-def check_jobs(
-    jobs: Sequence[tuple[list[str], Config]], asked: Sequence[str], multirun: bool
-) -> None:
-    """Refuse the first job that cannot work; `asked` are the overrides that give all of them."""
+def check_run(spec: RunSpec) -> None:
+    """Refuse a run that cannot work."""
+    refuse_impossible(spec.config)
+    with doing("loading torch and checking the model"):
+        refuse_meaningless(spec)
+        refuse_impossible(spec.config)  # once more, as torch may know better
+
+
+def check_sweep(arguments: Namespace) -> None:
+    """Refuse a sweep with a run that cannot work, that is there twice, or whose folder holds another."""
+    asked = arguments.overrides
+    # A wrong override is found in all of the jobs before torch is imported.
+    jobs = list(jobs_of(arguments))
     swept = {word.key_or_group for word in map(parse, asked) if word.is_sweep_override()}
     names = [_name(overrides, swept) for overrides, _ in jobs]
     configs = [config for _, config in jobs]
@@ -38,11 +51,13 @@ def check_jobs(
         checked.add(without_seed)
         try:
             with doing("loading torch and checking the model"):
-                refuse_meaningless(config)
+                refuse_meaningless(RunSpec(config))
                 if here:
                     refuse_impossible(config)  # once more, as torch may know better
         except ZooError as error:
-            raise ZooError(f"{name}: {error}" if multirun else str(error)) from error
+            raise ZooError(f"{name}: {error}") from error
+    if distributed.is_rank_zero():
+        run_folder.refuse_other_runs(configs, asked)
 
 
 def _name(overrides: Sequence[str], swept: Collection[str]) -> str:
@@ -94,16 +109,16 @@ def _refuse_used_port(port: str) -> None:
         ) from error
 
 
-def refuse_meaningless(config: Config) -> None:
+def refuse_meaningless(spec: RunSpec) -> None:
     """Build the model on the meta device, where it costs nothing, so that components refuse.
 
     Data, schedule, optimiser and objective are checked with it.
     """
-    from zoo import models, objectives, optim, registry
+    from zoo import objectives, optim, registry
 
+    config, model = spec.config, spec.model
     registry.build("data", config["data"])
     registry.build("schedule", config["schedule"], config["trainer"]["max_steps"])
-    model = models.build(config, device="meta")
     optim.state_size(model, config["optim"], config["init"])
     objectives.check(config, model)
     for name in ("length", "eval_length"):

@@ -1,0 +1,1 @@
+"""From a command to the runs that it asks for: flags, checks, and what a run is before it starts."""
