@@ -261,7 +261,7 @@ def _refuse_misspelt(key: str, word: str, keys: list[str]) -> None:
     options = [name for name in suggestions.options(configuration.compose()) if "." in name]
     found = suggestions.nearest(key, [*keys, *groups, *options], suggestions.owners_of(key))
     if meant := [name for name in found if name.strip("'") in keys]:
-        raise ZooError(f"unknown word {key!r} in {word!r}: did you mean {' or '.join(meant)}?")
+        raise ZooError(f"unknown option {key!r} in {word!r}: did you mean {' or '.join(meant)}?")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What to write instead: an unknown word is met with the option or group that it means, and no
+"""What to write instead: an unknown option is met with the option or group that it means, and no
 advice is one's own choice.
 """
 
@@ -60,8 +60,8 @@ def test_every_option_is_met_when_it_is_misspelt(spoilt) -> None:  # type: ignor
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["lr=1e-3"], "unknown word 'lr' in 'lr=1e-3': did you mean 'optim.lr'?"),
-        (["lr=1e-3", "norm=rms", "also=wrong"], "unknown word 'lr'.*did you mean 'optim.lr'?"),
+        (["lr=1e-3"], "unknown option 'lr' in 'lr=1e-3': did you mean 'optim.lr'?"),
+        (["lr=1e-3", "norm=rms", "also=wrong"], "unknown option 'lr'.*did you mean 'optim.lr'?"),
         (["experts=3", "ffn=moe"], "did you mean 'ffn.experts'?"),
         (["experts=3"], "did you mean experts of ffn=moe?"),
         (["steps=5"], "did you mean 'trainer.max_steps'?"),
@@ -124,7 +124,7 @@ def test_a_studys_key_is_met_too() -> None:
         ("plan_onl=true", "plan_only"),
         ("metrik=x", "metric"),
     ):
-        with pytest.raises(ZooError, match=f"unknown word .*: did you mean '{right}'"):
+        with pytest.raises(ZooError, match=f"unknown option .*: did you mean '{right}'"):
             run._sorted(["study=x", wrong])
     assert run._sorted(["study=x", "lr=3", "norm.eps=1"])[2] == ["lr=3", "norm.eps=1"], (
         "which composing meets"

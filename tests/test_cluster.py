@@ -345,7 +345,7 @@ def test_a_wrong_word_is_met_with_one_plain_sentence(words: str, told: str) -> N
             ["plan", "gpus=64", "trainer.devices=64"],
             ["a plan does not read trainer.devices=64: give gpus= and node="],
         ),
-        (["plan", "gpuss=64"], ["unknown word 'gpuss': did you mean 'gpus'"]),
+        (["plan", "gpuss=64"], ["unknown option 'gpuss': did you mean 'gpus'"]),
         (
             ["model=gpt2", "gpus=16"],
             ["gpus=16 is a word of a plan: python -m zoo.cost plan model=gpt2 gpus=16"],

@@ -1,4 +1,6 @@
-"""Each private name of another package that zoo.utils.compat uses is there, and does what it is used for."""
+"""Each private name of another package that zoo.utils.compat uses is there, and does what it is
+used for.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from zoo.errors import ZooError
     ("words", "said"),
     [
         ("norm=rsm", "norm=rsm: no such norm: did you mean 'rms'.*layer, rms"),
-        ("nrom=rms", "unknown word 'nrom' in 'nrom=rms': did you mean 'norm'"),
+        ("nrom=rms", "unknown option 'nrom' in 'nrom=rms': did you mean 'norm'"),
         (
             "norm=rms norm.epss=1",
             r"norm has no option 'epss': did you mean 'eps'\? \(there are: eps, zero_centered\)",
@@ -74,7 +74,7 @@ from zoo.errors import ZooError
         ("model=gpt3x", "did you mean 'gpt"),
         ("loader.batch_sise=3", "loader has no option 'batch_sise': did you mean 'batch_size'"),
         ("data=text", "data.path is needed: give data.path=..."),
-        ("sed=3", "unknown word 'sed'.*did you mean 'seed'"),
+        ("sed=3", "unknown option 'sed'.*did you mean 'seed'"),
         ("seed=-1", "seed must be a whole number from 0"),
         ("seed=abc", "seed"),
         ("seed=true", "seed must be a whole number"),

@@ -22,12 +22,12 @@ FORBIDDEN = {  # a form, and what to say instead
     r"\bfirst process\b": "rank 0",
     r"\bprocess(?:es)? that reads? (?:its )?data\b": "data worker",
     r"\byour words\b|\bunknown word\b|\bsame words\b|\bwrong word\b": "override, option",
-    r"\bhidden tokens\b": "masked tokens",
+    r"\b(?:fills|learns|predicts) hidden tokens\b": "masked tokens",
     r"\b(?:in|of) 16 bits\b|\bkind of number\b": "dtype, bfloat16",
     r"\bmatrices turned\b": "column-major weights",
     r"\bthe person at the keyboard\b": "user",
     r"\blearned no more than how often\b": "no better than the unigram baseline",
-    r"\bAs training goes on\b|\bWhat it costs\b|\bAt each position\b": "the section's title",
+    r"\"(?:As training goes on|What it costs|At each position)\"": "the section's title",
     r"\bcan be said beside\b": "other options",
     r"\bcannot reject below\b": "needs at least … seeds to reach significance",
 }
@@ -62,8 +62,9 @@ def test_every_form_matches_something(form: str) -> None:
     examples = (
         "nats a token; it goes on from there; the same line; the first process; a process that"
         " reads"
-        " data; your words; hidden tokens; sums in 16 bits; matrices turned; the person at the"
-        " keyboard; has learned no more than how often; As training goes on; What can be said"
+        " data; your words; fills hidden tokens; sums in 16 bits; matrices turned; the person at"
+        " the"
+        ' keyboard; has learned no more than how often; "What it costs"; What can be said'
         " beside;"
         " cannot reject below"
     )

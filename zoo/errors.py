@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 class ZooError(CompactHydraException, ValueError):
-    """A mistake of the person at the keyboard: shown (by Hydra, too) as a plain sentence,
+    """User error: shown (by Hydra, too) as one plain sentence,
     without a traceback.
     """
 

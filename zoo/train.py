@@ -118,7 +118,8 @@ def _choose_folder(config: configuration.Config, composed: DictConfig, run_dir: 
     """Refuse a folder of another run; send a resumed run to its folder."""
     if not run_dir and distributed.launched_externally():
         raise ZooError(
-            "processes that srun or torchrun has started cannot agree on a folder: give hydra.run.dir=FOLDER"
+            "processes that srun or torchrun has started cannot agree on a folder: give"
+            " hydra.run.dir=FOLDER"
         )
     if not distributed.is_rank_zero():
         return

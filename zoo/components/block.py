@@ -79,7 +79,8 @@ class Parallel(nn.Module):
         self.both = wrap(Sum(sublayers))
         if not getattr(self.both, "keeps_stream", True):
             raise ZooError(
-                "block=parallel needs a residual that adds to x and leaves it as it is: residual=pre, sandwich,"
+                "block=parallel needs a residual that adds to x and leaves it as it is:"
+                " residual=pre, sandwich,"
                 " reordered or rezero"
             )
 

@@ -33,7 +33,9 @@ class Embedding(nn.Embedding):
 
 @register("embed", "scaled")
 class Scaled(Embedding):
-    """The vectors times √dim, so that they match positions of unit size (Vaswani 2017; Gemma 2024)."""
+    """The vectors times √dim, so that they match positions of unit size (Vaswani 2017; Gemma
+    2024).
+    """
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         x = super().forward(tokens, segments)

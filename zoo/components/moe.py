@@ -73,7 +73,8 @@ class MixtureOfExperts(nn.Module):
         self.shared = build("ffn", shared, dim, path="ffn.shared") if shared is not None else None
         if sum(isinstance(module, MixtureOfExperts) for module in self.modules()) > 1:
             raise ZooError(
-                "an expert cannot be a mixture itself: choose another ffn for ffn.expert and ffn.shared"
+                "an expert cannot be a mixture itself: choose another ffn for ffn.expert and"
+                " ffn.shared"
             )
         self.register_buffer("balance", torch.zeros(experts, dtype=torch.float32) if bias else None)
 

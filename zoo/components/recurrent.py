@@ -22,7 +22,8 @@ from zoo.registry import register
 @register(
     "attn",
     "lstm",
-    "long short-term memory: c = f·c + i·g, h = o·tanh(c), gates of x and h (Hochreiter & Schmidhuber"
+    "long short-term memory: c = f·c + i·g, h = o·tanh(c), gates of x and h (Hochreiter &"
+    " Schmidhuber"
     " 1997; forget gate, Gers 2000)",
     cell="lstm",
 )

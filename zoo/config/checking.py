@@ -20,7 +20,9 @@ OF_A_STUDY = ("study", "plan_only", "wandb_sweep", "accept", "arm")
 
 
 def check_overrides(overrides: Sequence[str], compose: Callable[[Sequence[str]], Config]) -> None:
-    """Refuse the first override that no run can have; `compose` gives the configuration of the rest."""
+    """Refuse the first override that no run can have; `compose` gives the configuration of the
+    rest.
+    """
     menu = groups.menu()
     keys = [*menu, "callbacks", "seed", "resume", "changing"]
     extended = any(word.startswith(("hydra.searchpath", "+hydra.searchpath")) for word in overrides)
@@ -37,7 +39,7 @@ def check_overrides(overrides: Sequence[str], compose: Callable[[Sequence[str]],
                 other for other in overrides if not parse(other).key_or_group.startswith(head)
             ]
             hint = suggestions.instead(head, keys, compose, others)
-            raise ZooError(f"unknown word {head!r} in {word.input_line!r}{hint}")
+            raise ZooError(f"unknown option {head!r} in {word.input_line!r}{hint}")
         if word.is_delete() and "." in word.key_or_group:
             raise ZooError(
                 f"{word.input_line}: an option cannot be taken away, only changed: write"

@@ -32,7 +32,9 @@ def different(config: Config, other: Config, prefix: str = "") -> list[str]:
 
 
 def changed(config: Config, before: Config) -> list[str]:
-    """Return the keys in which a configuration must not differ from that of the run it resumes, but does."""
+    """Return the keys in which a configuration must not differ from that of the run it resumes,
+    but does.
+    """
     free = (*FREE, *config["changing"])
     keys = different(config, schema.completed(before))
     return [key for key in keys if not any(f"{key}.".startswith(f"{name}.") for name in free)]

@@ -1,6 +1,8 @@
-"""Declarations read from source without running it, so that help and a typo answer without importing torch.
+"""Declarations read from source without running it, so that help and a typo answer without
+importing torch.
 
-What is read is what `register` would see: the decorator's words, the docstring, the signature of `__init__`.
+What is read is what `register` would see: the decorator's words, the docstring, the signature of
+`__init__`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ SCOPE = vars(typing) | vars(annotated_types) | {"Component": registry.Component}
 
 
 def discover(package: Path) -> None:
-    """Scan every module of a package that declares, then those that installed distributions name as entry points."""
+    """Scan every module of a package that declares, then those that installed distributions name
+    as entry points.
+    """
     for file in sorted(package.rglob("[!_]*.py")):
         text = file.read_text(encoding="utf-8")
         if "@register(" in text:
@@ -37,7 +41,9 @@ def discover(package: Path) -> None:
 
 
 def scan(module: str) -> None:
-    """Read the declarations of a module from its source, without importing it (a package it lies in is imported)."""
+    """Read the declarations of a module from its source, without importing it (a package it lies
+    in is imported).
+    """
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise ZooError(f"component module {module!r} not found")
@@ -69,7 +75,9 @@ def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _signature(
     node: ast.ClassDef | ast.FunctionDef, top: Mapping[str, ast.ClassDef | ast.FunctionDef]
 ) -> inspect.Signature:
-    """The signature of a function, or of a class through its own or inherited __init__, as the source states it."""
+    """The signature of a function, or of a class through its own or inherited __init__, as the
+    source states it.
+    """
     while isinstance(node, ast.ClassDef):
         inits = [
             item

@@ -36,7 +36,9 @@ def choices(config: Mapping[str, Any]) -> dict[str, str]:
 
 @functools.cache
 def chosen() -> list[str]:
-    """Return the groups that a run chooses from; an option of a component chooses from the others."""
+    """Return the groups that a run chooses from; an option of a component chooses from the
+    others.
+    """
     discover()
     return [group for group in registry.groups() if group in defaults()]
 

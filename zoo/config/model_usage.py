@@ -1,4 +1,6 @@
-"""Which named model is made of which components, read from the files of conf/ without composing them."""
+"""Which named model is made of which components, read from the files of conf/ without composing
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from zoo.config import CONF, discover
 
 
 def users() -> dict[tuple[str, str], list[str]]:
-    """(group, name) -> the named models that use it, in any of their layers; of what all of them use, none."""
+    """(group, name) -> the named models that use it, in any of their layers; of what all of them
+    use, none.
+    """
     discover()
     found: dict[tuple[str, str], list[str]] = {}
     models = sorted(file.stem for file in (CONF / "model").glob("*.yaml"))
@@ -52,7 +56,9 @@ def _parts(model: str) -> Iterator[tuple[str, str]]:
 
 
 def _pick(file: str, picked: dict[str, str]) -> list[Any]:
-    """Note what the file and those that it builds on choose, later words over earlier; gives their contents."""
+    """Note what the file and those that it builds on choose, later words over earlier; gives
+    their contents.
+    """
     content: Any = OmegaConf.to_container(OmegaConf.load(CONF / file))
     bodies = []
     for entry in content.pop("defaults", []):

@@ -35,7 +35,9 @@ def given(key: str, overrides: Sequence[str]) -> str | None:
 
 
 def typed(value: Any) -> str:
-    """Write a value so that Hydra reads the same one: text that would be read as anything else is quoted."""
+    """Write a value so that Hydra reads the same one: text that would be read as anything else
+    is quoted.
+    """
     if isinstance(value, list):
         return f"[{','.join(map(_inside, value))}]"
     if isinstance(value, dict):
@@ -74,7 +76,9 @@ _NEXT = re.compile(r"\s+(?=[+~]*[\w./@$-]+=)")
 
 
 def split(text: str) -> list[str]:
-    """Split a line into its words: at spaces before the next `key=`, but not within quotes or brackets."""
+    """Split a line into its words: at spaces before the next `key=`, but not within quotes or
+    brackets.
+    """
     words, begun, text = list[str](), 0, text.strip()
     for space in _NEXT.finditer(text):
         if _is_whole(text[begun : space.start()]):

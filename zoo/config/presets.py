@@ -1,4 +1,6 @@
-"""What a file says of a model, made to fit what a command line changes in it: another part, or a smaller size."""
+"""What a file says of a model, made to fit what a command line changes in it: another part, or a
+smaller size.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _within(path: str, value: Any) -> Iterator[str]:
 
 
 def fit(config: dict[str, Any], groups: Iterable[str], given: set[str]) -> None:
-    """Leave out the options of a component that another was put in the place of, where the command line did not give them."""
+    """Leave out the options of a component that another was put in the place of, where the
+    command line did not give them.
+    """
     for group in set(groups) & set(config):
         _fit(group, config[group], None, group, given)
     for when in ("first", "pattern"):
@@ -88,7 +92,9 @@ def picks(word: Override) -> list[str]:
 
 
 def spelled(word: str, parsed: Override) -> str:
-    """A word about a component as Hydra must be told it: that an option may be new, and which name a choice inside it has."""
+    """A word about a component as Hydra must be told it: that an option may be new, and which
+    name a choice inside it has.
+    """
     key, mapping = parsed.key_or_group, isinstance(parsed.value(), dict)
     if (
         chooses(key)
@@ -100,7 +106,8 @@ def spelled(word: str, parsed: Override) -> str:
 
 
 def settle(path: str, node: Any) -> None:
-    """Hold each choice inside a component to the options that it has; one without any is its name alone.
+    """Hold each choice inside a component to the options that it has; one without any is its name
+    alone.
 
     Raises ZooError for an option that it has not, and for options of nothing.
     """
@@ -111,7 +118,8 @@ def settle(path: str, node: Any) -> None:
         if "name" not in value:
             known = ", ".join(registry.entries(group))
             raise errors.ZooError(
-                f"{here} is given options, but nothing is chosen there: add {here}=NAME, one of {known}"
+                f"{here} is given options, but nothing is chosen there: add {here}=NAME, one of"
+                f" {known}"
             )
         settle(here, value)
         registry.resolve(group, value, here)
@@ -120,7 +128,9 @@ def settle(path: str, node: Any) -> None:
 
 
 def shrink(config: dict[str, Any], sizes: Rules, given: set[str]) -> None:
-    """Set the numbers that a size names, also in the components within a component and in the changes of a pattern."""
+    """Set the numbers that a size names, also in the components within a component and in the
+    changes of a pattern.
+    """
     for group, rule in sizes.items():
         _shrink(group, config.get(group), rule, sizes, given)
 

@@ -1,4 +1,6 @@
-"""Typed trainer, loader and logger options: a wrong choice, type or number is refused while composing."""
+"""Typed trainer, loader and logger options: a wrong choice, type or number is refused while
+composing.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def store() -> None:
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run from before some of these options were there: it did what is now their default."""
+    """The configuration of a run from before some of these options were there: it did what is
+    now their default.
+    """
     schemas: dict[str, Any] = {
         node: made for node, made in NODES.items() if isinstance(config.get(node), dict)
     }
@@ -105,7 +109,8 @@ def _known(name: Any, config: Mapping[str, Any]) -> bool:
 
 
 def typed(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The nodes with values of their schemas' types: what is interpolated, as ${oc.env:STEPS}, was not held to them before.
+    """The nodes with values of their schemas' types: what is interpolated, as ${oc.env:STEPS}, was
+    not held to them before.
 
     Raises ZooError for an option that there is not, and for a value that is of no such type.
     """
@@ -133,7 +138,8 @@ def check(config: Mapping[str, Any]) -> None:
     changing = config["changing"]
     if not isinstance(changing, list) or not all(isinstance(name, str) for name in changing):
         raise ZooError(
-            f"changing must be a list of names, as in changing=[trainer.max_steps], not {changing!r}"
+            f"changing must be a list of names, as in changing=[trainer.max_steps], not"
+            f" {changing!r}"
         )
     if type(config["seed"]) is not int or not 0 <= config["seed"] < 2**63:
         raise ZooError(f"seed must be a whole number from 0 to 2^63 - 1, not {config['seed']!r}")
@@ -145,21 +151,25 @@ def check(config: Mapping[str, Any]) -> None:
     for name in changing:
         if not _known(name, config):
             raise ZooError(
-                f"changing names {name!r}, which no configuration has{did_you_mean(str(name), [*config])}"
+                f"changing names {name!r}, which no configuration"
+                f" has{did_you_mean(str(name), [*config])}"
             )
     if (trainer["watch_every"] or 0) > trainer["max_steps"]:
         raise ZooError(
-            f"trainer.watch_every={trainer['watch_every']} is more than the run's trainer.max_steps="
+            f"trainer.watch_every={trainer['watch_every']} is more than the run's"
+            f" trainer.max_steps="
             f"{trainer['max_steps']}, so that nothing would be watched: give fewer steps"
         )
     if loader["stream"] and loader["workers"] > 1:
         raise ZooError(
-            f"loader.stream=true reads a text in its order, which one process does: give loader.workers=1 or 0, not"
+            f"loader.stream=true reads a text in its order, which one process does: give"
+            f" loader.workers=1 or 0, not"
             f" {loader['workers']}"
         )
     if not loader["stream"] and loader["shuffle"] != Loader.shuffle:
         raise ZooError(
-            f"loader.shuffle={loader['shuffle']} is about a stream, and without one all blocks are shuffled: give"
+            f"loader.shuffle={loader['shuffle']} is about a stream, and without one all blocks are"
+            f" shuffled: give"
             " loader.stream=true, or leave it out"
         )
     for name, value in (
@@ -168,41 +178,49 @@ def check(config: Mapping[str, Any]) -> None:
     ):
         if (value or 0) > max(MOST, os.cpu_count() or 1):
             raise ZooError(
-                f"{name}={value} are more than a machine can start: at most {max(MOST, os.cpu_count() or 1)}"
+                f"{name}={value} are more than a machine can start: at most"
+                f" {max(MOST, os.cpu_count() or 1)}"
             )
     if trainer["precision"] == "16-mixed" and trainer["accelerator"] == "cpu":
         raise ZooError(
-            "trainer.precision=16-mixed needs a GPU, not trainer.accelerator=cpu: give trainer.precision=bf16-mixed"
+            "trainer.precision=16-mixed needs a GPU, not trainer.accelerator=cpu: give"
+            " trainer.precision=bf16-mixed"
         )
     if trainer["precision"] == "16-mixed" and trainer["strategy"] == "fsdp":
         raise ZooError(
-            "trainer.strategy=fsdp has no trainer.precision=16-mixed: give trainer.precision=bf16-mixed"
+            "trainer.strategy=fsdp has no trainer.precision=16-mixed: give"
+            " trainer.precision=bf16-mixed"
         )
     if trainer["spike"] is not None and trainer["precision"] == "16-mixed":
         raise ZooError(
-            "trainer.spike cannot skip a step of trainer.precision=16-mixed, whose loss is scaled: take bf16-mixed"
+            "trainer.spike cannot skip a step of trainer.precision=16-mixed, whose loss is scaled:"
+            " take bf16-mixed"
         )
     tags = logger.get("tags", [])
     for tag in tags:
         if not 1 <= len(tag) <= TAG:
             raise ZooError(
-                f"logger.tags: {tag!r} has {len(tag)} characters, and W&B takes from 1 to {TAG}: shorten it"
+                f"logger.tags: {tag!r} has {len(tag)} characters, and W&B takes from 1 to {TAG}:"
+                f" shorten it"
             )
     project = logger.get("project") or ""
     if len(project) > 128 or set(project) & set("/\\#?%:"):
         raise ZooError(
-            f"logger.project={project!r} is no name for W&B: at most 128 characters, without / \\ # ? % :"
+            f"logger.project={project!r} is no name for W&B: at most 128 characters, without / \\"
+            f" # ? % :"
         )
     if config["resume"] not in ("never", "auto"):
         raise ZooError(f"resume must be auto or never, not {config['resume']!r}")
     if trainer["strategy"] == "fsdp" and trainer["compile"]:
         raise ZooError(
-            "trainer.strategy=fsdp does not compile: give trainer.compile=false, or trainer.strategy=ddp"
+            "trainer.strategy=fsdp does not compile: give trainer.compile=false, or"
+            " trainer.strategy=ddp"
         )
     for name in ("length", "eval_length"):
         if loader["batch_size"] * (loader[name] or 0) >= TOO_LARGE:
             raise ZooError(
-                f"loader.batch_size={loader['batch_size']} sequences of loader.{name}={loader[name]} are more tokens"
+                f"loader.batch_size={loader['batch_size']} sequences of"
+                f" loader.{name}={loader[name]} are more tokens"
                 f" than a step can have: at most {TOO_LARGE - 1:,}"
             )
     parts = trainer["accumulate"] * trainer["devices"] * trainer["nodes"]

@@ -1,4 +1,6 @@
-"""What to write instead: the known word nearest to an unknown one, and the ways out that a run has not taken yet."""
+"""What to write instead: the known word nearest to an unknown one, and the ways out that a run
+has not taken yet.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ def options(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def instead(word: str, groups: Iterable[str], compose: Compose, others: Sequence[str]) -> str:
-    """The end of a sentence about an unknown word: what it probably means, in the configuration that the others give.
+    """The end of a sentence about an unknown option: what it probably means, in the configuration
+    that the others give.
 
-    That is an option of this name, an option of a component that is not chosen, or the group or option with almost this name.
+    That is an option of this name, an option of a component that is not chosen, or the group or
+    option with almost this name.
     """
     try:
         config = compose(others)
-    except ZooError:  # one wrong word at a time
+    except ZooError:  # one wrong override at a time
         config = compose([])
     groups = list(groups)
     found = nearest(word, [*groups, *options(config)], owners_of(word))
@@ -42,7 +46,9 @@ def instead(word: str, groups: Iterable[str], compose: Compose, others: Sequence
 
 
 def nearest(word: str, names: Iterable[str], owners: Sequence[str] = ()) -> list[str]:
-    """The dotted names that end in this word, else its owners, else the names that have it as a part, or almost."""
+    """The dotted names that end in this word, else its owners, else the names that have it as a
+    part, or almost.
+    """
     by_last: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         by_last.setdefault(name.rpartition(".")[2], []).append(name)
@@ -61,7 +67,9 @@ def _closest(word: str, known: Sequence[str]) -> list[str]:
 
 
 def owners_of(option: str) -> list[str]:
-    """Where an option of this name can be given: in a group, or where few of its components have it, in these."""
+    """Where an option of this name can be given: in a group, or where few of its components have
+    it, in these.
+    """
     found = [
         f"{node}.{option}"
         for node, made in schema.NODES.items()
@@ -86,7 +94,9 @@ def ways(config: Mapping[str, Any], *advice: str) -> str:
 
 
 def _taken(config: Mapping[str, Any], way: str) -> bool:
-    """Whether a configuration, or a run's choices, has what KEY=VALUE asks for; other advice none has."""
+    """Whether a configuration, or a run's choices, has what KEY=VALUE asks for; other advice
+    none has.
+    """
     key, equals, value = way.partition("=")
     node: Any = config
     for part in key.split("."):

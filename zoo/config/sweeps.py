@@ -1,4 +1,6 @@
-"""List the runs that a command asks for: one, or the product of the values that its overrides list."""
+"""List the runs that a command asks for: one, or the product of the values that its overrides
+list.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def jobs(arguments: Namespace) -> Iterator[tuple[list[str], Config]]:
 
 
 def _values(word: Override) -> list[str]:
-    """Return the overrides of one value each that an override stands for, as Hydra's sweeper does."""
+    """Return the overrides of one value each that an override stands for, as Hydra's sweeper
+    does.
+    """
     key = word.get_key_element()
     if not word.is_sweep_override():
         return [f"{key}={word.get_value_element_as_str()}"]
@@ -56,7 +60,9 @@ def _values(word: Override) -> list[str]:
 
 
 def _checked(text: str) -> Override:
-    """Parse an override of a sweep, and refuse one that lists nothing, or more than anyone waits for."""
+    """Parse an override of a sweep, and refuse one that lists nothing, or more than anyone waits
+    for.
+    """
     word = parse(text)
     word.config_loader = GlobalHydra.instance().config_loader()  # which a glob looks into
     if not word.is_sweep_override():

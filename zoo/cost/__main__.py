@@ -48,7 +48,7 @@ def main() -> None:
             raise ZooError(f"a plan does not read {word}: give {instead}")
         known = [*config.menu(), "seed", "resume", *cluster_plan.WORDS]
         if planned and (key := word.partition("=")[0]).isidentifier() and key not in known:
-            raise ZooError(f"unknown word {key!r}{did_you_mean(key, known)}")
+            raise ZooError(f"unknown option {key!r}{did_you_mean(key, known)}")
     trained = [word for word in words if word not in asked]
     chosen = config.compose([*(["trainer.precision=bf16-mixed"] if planned else []), *trained])
     if planned:

@@ -35,7 +35,7 @@ Curves = dict[str, dict[str, Any]]
 
 
 def passes(words: Sequence[str]) -> dict[str, Callable[[int, bool], Pass]]:
-    """By name of each mixer to compare, what makes a pass. Raises ZooError for a wrong word, or
+    """By name of each mixer to compare, what makes a pass. Raises ZooError for a wrong override, or
     one that changes no mixer.
     """
     for word in words:

@@ -1,1 +1,3 @@
-"""From a command to the runs that it asks for: flags, checks, and what a run is before it starts."""
+"""From a command to the runs that it asks for: flags, checks, and what a run is before it
+starts.
+"""

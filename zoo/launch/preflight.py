@@ -31,7 +31,9 @@ def check_run(spec: RunSpec) -> None:
 
 
 def check_sweep(arguments: Namespace) -> None:
-    """Refuse a sweep with a run that cannot work, that is there twice, or whose folder holds another."""
+    """Refuse a sweep with a run that cannot work, that is there twice, or whose folder holds
+    another.
+    """
     asked = arguments.overrides
     # A wrong override is found in all of the jobs before torch is imported.
     jobs = list(jobs_of(arguments))
@@ -67,7 +69,9 @@ def _name(overrides: Sequence[str], swept: Collection[str]) -> str:
 
 
 def _refuse_repeated(names: Sequence[str], configs: Sequence[Config]) -> None:
-    """Refuse a sweep that names one run twice: it would train twice, and count twice in a report."""
+    """Refuse a sweep that names one run twice: it would train twice, and count twice in a
+    report.
+    """
     known: dict[str, str] = {}
     for name, config in zip(names, configs, strict=True):
         key = repr(config)
@@ -83,7 +87,8 @@ def refuse_impossible(config: Config) -> None:
     trainer = config["trainer"]
     if trainer["accelerator"] == "gpu" and gpus.no_gpu():
         raise ZooError(
-            "trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or fsdp_sim"
+            "trainer.accelerator=gpu, and this machine has no GPU: choose trainer=cpu, ddp_sim or"
+            " fsdp_sim"
         )
     gpus.refuse_precision(trainer["precision"])
     if trainer["devices"] * trainer["nodes"] > 1 and not distributed.launched_externally():
@@ -91,7 +96,8 @@ def refuse_impossible(config: Config) -> None:
     mode = os.environ.get("WANDB_MODE")
     if config["logger"]["name"] == "wandb" and mode and mode not in WANDB_MODES:
         raise ZooError(
-            f"WANDB_MODE={mode} in the environment is none of {', '.join(WANDB_MODES)}: unset it, or choose"
+            f"WANDB_MODE={mode} in the environment is none of {', '.join(WANDB_MODES)}: unset it,"
+            f" or choose"
             " logger=csv"
         )
 
@@ -104,7 +110,8 @@ def _refuse_used_port(port: str) -> None:
             place.bind(("", int(port)))
     except (OSError, ValueError, OverflowError) as error:
         raise ZooError(
-            f"MASTER_PORT={port} in the environment cannot be used ({first_line(error)}): unset it, and a free one"
+            f"MASTER_PORT={port} in the environment cannot be used ({first_line(error)}): unset"
+            f" it, and a free one"
             " is taken, or give another"
         ) from error
 
@@ -124,6 +131,7 @@ def refuse_meaningless(spec: RunSpec) -> None:
     for name in ("length", "eval_length"):
         if (config["loader"][name] or 0) > (model.limit or math.inf):
             raise ZooError(
-                f"loader.{name}={config['loader'][name]} is longer than the {model.limit} positions of"
+                f"loader.{name}={config['loader'][name]} is longer than the {model.limit}"
+                f" positions of"
                 f" pos={config['pos']['name']}: raise arch.length, or choose pos=rope"
             )

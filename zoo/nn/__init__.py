@@ -1,1 +1,3 @@
-"""Modules that several components share: attention, the base of a mixer, CPU kernels, activations."""
+"""Modules that several components share: attention, the base of a mixer, CPU kernels,
+activations.
+"""

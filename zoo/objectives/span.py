@@ -75,7 +75,7 @@ class SpanCorruption(EncoderDecoderObjective):
         return np.repeat(np.tile([False, True], spans), lengths)
 
     def corrupt(self, ids: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The inputs and targets of a text whose hidden tokens are given by a noise mask."""
+        """The inputs and targets of a text whose masked tokens are given by a noise mask."""
         begins = noise & ~np.pad(noise, (1, 0))[:-1]
         sentinels = self.sentinel + np.arange(begins.sum() + 1)
         inputs = ids.copy()

@@ -184,7 +184,8 @@ def _in_netrc(host: str) -> bool:
 
 
 def sweep(folder: Path) -> tuple[str | None, list[str]]:
-    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in it.
+    """The sweep that a job's folder lies in, whose runs form one group, and the keys that vary in
+    it.
 
     Hydra writes both into the sweep's folder, before its first job.
     """

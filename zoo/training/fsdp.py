@@ -75,7 +75,9 @@ class Sharded(ModelParallelStrategy):
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Each rank checks its share of the parts: checksums, finite numbers; one failure ends all."""
+        """Each rank checks its share of the parts: checksums, finite numbers; one failure ends
+        all.
+        """
         path = Path(checkpoint_path)
         share = slice(self.global_rank, None, self.world_size)
         whole = all(map(reading.is_whole, sorted(path.glob("*.pt"))[share]))

@@ -43,7 +43,9 @@ def of_a_sweep(composed: DictConfig) -> None:
 
 
 def carry_out(spec: RunSpec) -> None:
-    """Train what has not finished, and show the result; exits with INTERRUPTED where asked to stop."""
+    """Train what has not finished, and show the result; exits with INTERRUPTED where asked to
+    stop.
+    """
     folder = _folder()
     if run_folder.is_finished(spec.config, folder):
         _show(files.read_json(folder / "summary.json"), folder)

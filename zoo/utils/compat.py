@@ -63,7 +63,9 @@ def fake_tensor_mode() -> Any:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """Return what tells storages apart (torch 2.13.0); `data_ptr()` is 0 for one without content."""
+    """Return what tells storages apart (torch 2.13.0); `data_ptr()` is 0 for one without
+    content.
+    """
     return tensor.untyped_storage()._cdata
 
 
@@ -87,7 +89,9 @@ def compile_reads_of_numbers() -> None:
 
 
 def came_from_a_data_worker(frames: Sequence[str]) -> bool:
-    """Whether torch was waiting for a data worker, by the functions on a traceback (torch 2.13.0)."""
+    """Whether torch was waiting for a data worker, by the functions on a traceback (torch
+    2.13.0).
+    """
     return "_get_data" in frames
 
 
