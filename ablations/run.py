@@ -144,8 +144,7 @@ def study(arguments: Namespace) -> int:
         wandb_sweep.write(planned, [*again, *flags], Path(sweep))
         console.print(
             Text(
-                f"Run wandb sweep {shlex.quote(sweep)} to create the sweep, whose agents run the"
-                f" study"
+                f"Run wandb sweep {shlex.quote(sweep)} to create a sweep; its agents run the study"
             )
         )
     if only or sweep is not None:
@@ -218,14 +217,14 @@ def _show_sweep(arguments: Namespace) -> None:
 def _help(folders: list[Path]) -> str:
     from ablations import study as studies
 
-    found = [
+    shipped = [
         studies.load(str(path))
         for folder in (configuration.CONF, *folders)
         for path in sorted(folder.glob("study/*.yaml"))
     ]
     keys = textwrap.fill(", ".join(studies.field_names()), 92, subsequent_indent=" " * 32)
     return HELP.format(
-        studies="\n".join(f"{study.name:<15} {study.question}" for study in found), keys=keys
+        studies="\n".join(f"{study.name:<15} {study.question}" for study in shipped), keys=keys
     )
 
 
@@ -259,8 +258,9 @@ def _refuse_misspelt(key: str, word: str, keys: list[str]) -> None:
     if not key.isidentifier() or key in groups:
         return
     options = [name for name in suggestions.options(configuration.compose()) if "." in name]
-    found = suggestions.nearest(key, [*keys, *groups, *options], suggestions.owners_of(key))
-    if meant := [name for name in found if name.strip("'") in keys]:
+    nearest = suggestions.nearest(key, [*keys, *groups, *options], suggestions.owners_of(key))
+    meant = [name for name in nearest if name.strip("'") in keys]
+    if meant:
         raise ZooError(f"unknown option {key!r} in {word!r}: did you mean {' or '.join(meant)}?")
 
 
