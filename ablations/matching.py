@@ -160,8 +160,8 @@ def _next_trial(costs: Mapping[int, int], target: int, step: int) -> int | None:
         left, right = sorted(costs, key=lambda trial: abs(costs[trial] - target))[:2]
     if costs[left] == costs[right]:
         return None
-    slope = (right - left) / (costs[right] - costs[left])
-    trial = max(step, _nearest_multiple(left + (target - costs[left]) * slope, step))
+    secant = left + (target - costs[left]) * (right - left) / (costs[right] - costs[left])
+    trial = max(step, _nearest_multiple(secant, step))
     if bracketed and trial in costs:
         return (left + right) // (2 * step) * step
     return trial

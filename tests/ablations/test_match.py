@@ -129,6 +129,18 @@ def test_a_crooked_cost_is_solved_in_few_tries() -> None:
     assert len(tries) < 16
 
 
+@pytest.mark.parametrize("width", [20, 64, 333, 1200])
+def test_solving_bisects_where_the_secant_leads_nowhere_new(width: int) -> None:
+    """Between two widths that no secant brings closer, the nearest of all multiples is found."""
+
+    def cost(width: int) -> int:
+        return width if width < 1000 else width + 5000
+
+    goal = cost(8 * width) + 3
+    best = min(range(8, 16_000, 8), key=lambda trial: abs(cost(trial) - goal))
+    assert matching.solve(cost, 64, goal, step=8) == best
+
+
 def test_two_hundred_arms_are_planned_while_one_waits() -> None:
     factors = {
         "lr": [f"optim.lr={rate}e-4" for rate in range(1, 11)],
