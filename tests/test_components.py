@@ -31,7 +31,7 @@ from tests.helpers.components import (
 from zoo import cost, registry
 from zoo.context import Context
 from zoo.models import Decoder
-from zoo.nn import attention
+from zoo.nn import attention_backends
 
 FAR = 100_000
 
@@ -142,6 +142,6 @@ def test_flex_attention_without_a_gpu_makes_torch_warn_of_nothing() -> None:
     model = make(attn=chosen("attn", "mha") | {"backend": "flex"})
     with warnings.catch_warnings(record=True) as told, torch.no_grad():
         warnings.simplefilter("always")
-        attention._flex_attention.cache_clear()
+        attention_backends._flex_attention.cache_clear()
         model(tokens())
     assert [str(warning.message) for warning in told] == []

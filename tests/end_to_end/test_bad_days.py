@@ -231,7 +231,7 @@ def test_a_flipped_bit_in_a_shard_ends_all_processes_and_the_one_before_is_next(
     part.write_bytes(content)
     with pytest.raises(
         reading.Damaged,
-        match=r"a checksum differs. It is last.damaged now, so that resume=auto goes on from",
+        match=r"a checksum differs. It is last.damaged now, so that resume=auto takes",
     ):
         Second(2).load_checkpoint(last)
     assert agreed == [True, True, False], "whole and finite; not whole"

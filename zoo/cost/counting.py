@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zoo.nn.costs import ChoosesChildren, CountsFlops
-from zoo.nn.mixer import Mixer
-
 BACKWARD_AND_FORWARD = 3  # the backward pass is two products for each of the forward's
 
 
 def flops(module: Any, length: int) -> int:
     """FLOPs of the forward pass per token, in a sequence of this length."""
+    from zoo.nn.costs import CountsFlops  # torch is not needed to answer --help
+    from zoo.nn.mixer import Mixer
+
     if isinstance(module, CountsFlops):
         return module.flops(length)
     own = sum(2 * matrix.numel() for matrix in module.parameters(recurse=False) if matrix.ndim == 2)
@@ -33,6 +33,8 @@ def active_children(module: Any) -> Iterable[Any]:
     """The children that a token passes through: all, but where a module (a mixture of experts)
     says which.
     """
+    from zoo.nn.costs import ChoosesChildren
+
     return module.active() if isinstance(module, ChoosesChildren) else module.children()
 
 
